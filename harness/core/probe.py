@@ -1,0 +1,103 @@
+"""What was true inside a live engine: runner, offloader, every parameter, pool and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .codec import Json
+from .setting import Runner
+
+Space = Literal["device", "host", "pinned", "disk", "meta"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParamPlacement:
+    """Where one parameter's bytes really are."""
+
+    name: str
+    """Full dotted name, as `named_parameters()` gives it."""
+    layer_idx: int | None
+    """Decoder layer, None outside the stack."""
+    shape: tuple[int, ...]
+    dtype: str
+    num_bytes: int
+    space: Space
+    """Where the bytes of record live: `device`, or the host copy's space when offloaded."""
+    is_offloaded: bool = False
+    is_pinned: bool = False
+    """The host copy is in pinned memory (asked of the live tensor)."""
+    is_uva: bool = False
+    """The parameter is a device-visible view of its host copy."""
+    slot_idx: int | None = None
+    """Slot of the buffer pool it computes from, found by address."""
+    checksum: str | None = None
+    """Hash of the bytes of record, when taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferPoolInfo:
+    """The static buffer pool of a prefetch offloader."""
+
+    slot_capacity: int
+    num_bytes: int
+    slots: Mapping[int, int] = field(default_factory=dict)
+    """Decoder layer index -> slot, read from the live objects."""
+    refill_after: Mapping[int, int] = field(default_factory=dict)
+    """Decoder layer index -> layer whose copy was seen to start after it ran."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTrace:
+    """Bytes by the allocator's own account, not the offloader's."""
+
+    device_bytes: int
+    """In use after the last step."""
+    device_peak_bytes: int
+    """Highest so far, load included."""
+    device_capacity_bytes: int | None = None
+    device_load_bytes: int = 0
+    """In use right after loading."""
+    pinned_bytes: int = 0
+    """Pinned host bytes in use."""
+    host_bytes: int = 0
+    """Pageable host bytes in use for weights."""
+    granularity_bytes: int = 1
+    """Allocator rounding; equality is judged to this times the number of tensors."""
+    by_kind: Mapping[str, int] = field(default_factory=dict)
+    """Device bytes by use: `weights`, `kv_cache`, `buffer_pool`, `state`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeSnapshot:
+    """One look inside a live engine; every field is read from live objects."""
+
+    engine_version: str
+    runner_class: str
+    """`module.Class` of the live model runner."""
+    runner: Runner | None
+    """Version, told from the live class; None if the engine has none."""
+    offloader_class: str
+    """Class name of the live offloader, `NoopOffloader` when there is none."""
+    reported_offloaded_bytes: int
+    """The offloader's own count."""
+    effective_config: Mapping[str, Json] = field(default_factory=dict)
+    """Configuration the engine ended up with, flat."""
+    env: Mapping[str, Json] = field(default_factory=dict)
+    """Environment values as the engine cached them."""
+    params: tuple[ParamPlacement, ...] = ()
+    buffer_pool: BufferPoolInfo | None = None
+    memory: MemoryTrace | None = None
+    process_id: int = 0
+    is_core_process: bool = False
+    """True when read in an engine core process of its own."""
+    drift: tuple[str, ...] = ()
+    """Internals that could not be found, by name; anything here makes the run an ERROR."""
+    warnings: tuple[str, ...] = ()
+    """Warnings the engine itself gave about its configuration."""
+
+    @property
+    def offloaded_bytes(self) -> int:
+        """Bytes of the parameters found offloaded, summed one by one."""
+        return sum(p.num_bytes for p in self.params if p.is_offloaded)

@@ -1,0 +1,122 @@
+"""What the judges said of a case, the verdict folded from it, and a session's outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from .case import Case
+from .codec import SCHEMA_VERSION, Json
+from .errors import ExitCode
+
+
+class Verdict(Enum):
+    """A judge's word, or a case's."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    VACUOUS = "VACUOUS"
+    UNSUPPORTED = "UNSUPPORTED"
+    ERROR = "ERROR"
+
+
+FOLD_ORDER = (Verdict.ERROR, Verdict.UNSUPPORTED, Verdict.FAIL, Verdict.VACUOUS, Verdict.PASS)
+"""Within a case the first of these that any judge said is the verdict."""
+
+EXIT_ORDER = (Verdict.FAIL, Verdict.ERROR, Verdict.VACUOUS)
+"""Across cases the first of these that any case has decides the exit code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The first position at which two answers differ."""
+
+    request_idx: int
+    token_idx: int
+    expected: int
+    """The baseline's token id; -1 when its answer is shorter."""
+    actual: int
+    """The target's token id; -1 when its answer is shorter."""
+    expected_logprob: float | None = None
+    """The baseline's log-probability of its own token, nats."""
+    actual_logprob: float | None = None
+    """The target's log-probability of its own token, nats."""
+    margin: float | None = None
+    """How much the baseline preferred its token to the target's, nats; a lower bound when the
+    target's token is outside the baseline's top-n."""
+    margin_is_bound: bool = False
+    near_tie: bool = False
+    num_differing: int = 0
+    """Requests that differ anywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One judge's word on one case."""
+
+    judge: str
+    verdict: Verdict
+    summary: str
+    """One sentence that stands alone."""
+    divergence: Divergence | None = None
+    evidence: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseResult:
+    """The record of one case."""
+
+    case: Case
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    baseline_run_id: str | None
+    target_run_id: str | None
+    session_id: str
+    started_at: str
+    """ISO 8601, UTC."""
+    duration_s: float
+    """Wall time from the first of its launches to the verdict, shared launches included once."""
+    command: str
+    """The command that runs this case again."""
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def lead(self) -> Finding | None:
+        """The finding that decided the verdict (the first with it)."""
+        return next((f for f in self.findings if f.verdict is self.verdict), None)
+
+    @property
+    def counts(self) -> bool:
+        """False for the two controls, which are reported apart."""
+        return self.case.role not in ("null", "control")
+
+    @property
+    def behaved(self) -> bool:
+        """A null case must PASS and a control must FAIL; every other case behaves."""
+        wanted = {"null": Verdict.PASS, "control": Verdict.FAIL}.get(self.case.role)
+        return wanted is None or self.verdict is wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one invocation amounts to."""
+
+    counts: Mapping[str, int]
+    """Verdict name -> cases, controls left out."""
+    controls: Mapping[str, str]
+    """case_id of each control -> `ok` or what went wrong."""
+    exit_code: int
+    sentence: str
+    """One sentence: what is wrong, or what was proven."""
+
+    @property
+    def passed(self) -> bool:
+        """True when the exit code is 0."""
+        return self.exit_code == ExitCode.PASS
+
+
+def fold(findings: Iterable[Finding]) -> Verdict:
+    """Fold findings into one verdict; no finding at all is VACUOUS."""
+    verdicts = {f.verdict for f in findings}
+    return next((v for v in FOLD_ORDER if v in verdicts), Verdict.VACUOUS)
