@@ -1,0 +1,38 @@
+# Everything a fresh machine needs, from `python3` on. `make run` and `make test` set themselves up.
+VENV ?= .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+WORKERS ?= 2
+
+.PHONY: run test check format setup bench report clean
+
+run: $(STAMP)  ## run the offload matrix on the embedded engine; leaves reports/<session>/
+	$(VENV)/bin/harness run
+
+test: $(STAMP)  ## the harness's own tests, then the product suites
+	$(PY) -m pytest tests -n $(WORKERS) -q
+	$(PY) -m pytest suites/ -k offload -n $(WORKERS) -q
+
+check: $(STAMP)  ## style, types, import rules, size budgets, CI files against their schemas
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(PY) -m pytest tests/rules -q
+
+format: $(STAMP)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: $(STAMP)  ## ratios, measured in one run
+	$(VENV)/bin/harness bench
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml ci/constraints.txt
+	python3 -m venv $(VENV)
+	$(PY) -m pip install --quiet --constraint ci/constraints.txt torch
+	$(PY) -m pip install --quiet --constraint ci/constraints.txt --editable '.[engine,dev]'
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

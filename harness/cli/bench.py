@@ -1,0 +1,168 @@
+"""`harness bench`: ratios measured in one run, since machines differ and are noisy."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from harness.core import LaunchError, Plan, PlannedCase, RunStatus, UsageError
+from harness.core.codec import encode
+from harness.pipeline import Options, Session, plan_matrix
+from harness.settings import load_matrix, load_model
+
+from .console import JsonOption, MatrixOption, err, out, print_json
+
+PARTS = ("engine", "matrix")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """One measured ratio and what it was made of."""
+
+    name: str
+    ratio: float | None
+    """None where the figure is not a ratio."""
+    low: float | None = None
+    high: float | None = None
+    detail: str
+    """The two figures, with units."""
+
+
+def bench(
+    model: Annotated[str, typer.Option(help="Model of the engine part.")] = "tiny-llama",
+    matrix: MatrixOption = None,
+    only: Annotated[str, typer.Option(help="engine or matrix; default both.")] = "",
+    batch: Annotated[int, typer.Option(min=1, help="Prompts at once.")] = 8,
+    tokens: Annotated[int, typer.Option(min=1, help="New tokens a prompt.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds.")] = 5,
+    naive: Annotated[int, typer.Option(min=1, help="Cells sampled for the naive way.")] = 6,
+    json_: JsonOption = False,
+) -> int:
+    """Measure the engine against transformers, and the matrix against the naive way."""
+    if only and only not in PARTS:
+        raise UsageError(f"--only {only!r} is not known; known: {', '.join(PARTS)}")
+    ratios: list[Ratio] = []
+    if only != "matrix":
+        ratios += bench_engine(model, batch=batch, tokens=tokens, rounds=rounds)
+    if only != "engine":
+        ratios += bench_matrix(matrix, sample=naive)
+    if json_:
+        print_json({"ratios": encode(ratios), "cores": len(os.sched_getaffinity(0))})
+        return 0
+    table = Table(box=None, pad_edge=False)
+    for name in ("what", "ratio", "low .. high", "figures"):
+        table.add_column(name)
+    for r in ratios:
+        spread = f"{r.low:.2f} .. {r.high:.2f}" if r.low is not None else ""
+        table.add_row(r.name, f"{r.ratio:.2f}" if r.ratio is not None else "", spread, r.detail)
+    out.print(table)
+    return 0
+
+
+def bench_engine(model: str, *, batch: int, tokens: int, rounds: int) -> list[Ratio]:
+    """Greedy tokens per second of both runners against transformers' generate, same checkpoint.
+
+    Raises:
+        LaunchError: the measuring child failed; its last line is in the text.
+    """
+    spec = load_model(model)
+    request = {
+        "path": spec.path,
+        "dtype": spec.dtype,
+        "vocab_size": spec.vocab_size,
+        "batch": batch,
+        "tokens": tokens,
+        "rounds": rounds,
+        "num_threads": len(os.sched_getaffinity(0)),
+    }
+    err.print(f"engine: {model}, batch {batch}, {tokens} tokens, {rounds} rounds", style="dim")
+    child = subprocess.run(
+        [sys.executable, "-m", "harness.engines.throughput", json.dumps(request)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1"},
+    )
+    if child.returncode != 0:
+        last = (child.stderr.strip().splitlines() or ["no output"])[-1]
+        raise LaunchError(f"the throughput child ended with {child.returncode}: {last}")
+    rates: dict[str, list[float]] = json.loads(child.stdout.splitlines()[-1])
+    return [_rate_ratio(runner, rates) for runner in ("v2", "v1")]
+
+
+def _rate_ratio(runner: str, rates: Mapping[str, Sequence[float]]) -> Ratio:
+    pairs = [a / b for a, b in zip(rates[runner], rates["transformers"], strict=True)]
+    ours, theirs = statistics.median(rates[runner]), statistics.median(rates["transformers"])
+    return Ratio(
+        name=f"{runner} without offload / transformers",
+        ratio=statistics.median(pairs),
+        low=min(pairs),
+        high=max(pairs),
+        detail=f"{ours:,.0f} and {theirs:,.0f} greedy tokens/s",
+    )
+
+
+def bench_matrix(matrix: Path | None, *, sample: int) -> list[Ratio]:
+    """The matrix as `harness run` does it, against two cold launches a case, one at a time."""
+    plan = plan_matrix(load_matrix(matrix))
+    cells = [p for p in plan.cases if p.case.role == "case"]
+    err.print(f"matrix: {len(plan.cases)} cases, {len(plan.runs)} runs", style="dim")
+    with tempfile.TemporaryDirectory() as folder:
+        ours_s, inside_s, jobs = _time_matrix(plan, Path(folder))
+        step = max(1, len(cells) // sample)
+        sampled = cells[::step][:sample]
+        naive_s = _time_naive(sampled, Path(folder)) / len(sampled) * len(plan.cases)
+    outside_s = (ours_s * jobs - inside_s) / len(plan.cases)
+    return [
+        Ratio(
+            name="naive way / matrix",
+            ratio=naive_s / ours_s,
+            detail=f"{naive_s:.0f} s (two cold launches a case, {len(sampled)} of {len(plan.cases)} "
+            f"cases timed and scaled) and {ours_s:.1f} s",
+        ),
+        Ratio(
+            name="outside the engine, per case",
+            ratio=None,
+            detail=f"{outside_s * 1000:.0f} ms of {jobs} cores, of {ours_s * jobs:.1f} core-seconds",
+        ),
+    ]
+
+
+def _time_matrix(plan: Plan, folder: Path) -> tuple[float, float, int]:
+    """Wall seconds of the whole plan, seconds inside engines, and launches at once."""
+    started = time.perf_counter()
+    with Session(folder, options=Options()) as session:
+        session.run_plan(plan)
+    wall_s = time.perf_counter() - started
+    inside_s = sum(
+        sum(run.timings.get(part, 0.0) for part in ("load", "generate", "probe", "shutdown"))
+        for run in session.runs.values()
+    )
+    return wall_s, inside_s, session.options.num_jobs
+
+
+def _time_naive(cells: Sequence[PlannedCase], folder: Path) -> float:
+    """Wall seconds of two cold launches for each cell, one after the other."""
+    seconds = 0.0
+    for planned in cells:
+        with Session(folder, options=Options(jobs=1, cold=True)) as session:
+            started = time.perf_counter()
+            session.compare(planned)
+            seconds += time.perf_counter() - started
+            bad = [r for r in session.runs.values() if r.status is not RunStatus.OK]
+        if bad:
+            raise LaunchError(f"a cold launch ended as {bad[0].status.value}: {bad[0].error}")
+    return seconds
+

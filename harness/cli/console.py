@@ -1,0 +1,96 @@
+"""The two consoles, and the options that every verb shares."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from harness.core import Case, UsageError
+from harness.core.codec import encode
+from harness.pipeline import Selector
+from harness.settings import parse_selection
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+MatrixOption = Annotated[
+    Path | None, typer.Option("--matrix", metavar="FILE", help="Matrix file; default: built in.")
+]
+ModelOption = Annotated[
+    list[str] | None,
+    typer.Option("--model", metavar="NAME", help="Model instead of the matrix's; may repeat."),
+]
+SelectOption = Annotated[
+    str, typer.Option("-k", metavar="EXPR", help="Keep cells whose id matches, as in pytest.")
+]
+FaultOption = Annotated[
+    list[str] | None,
+    typer.Option("--fault", metavar="NAME", help="Plant a fault in every target; may repeat."),
+]
+CellOption = Annotated[
+    list[str] | None, typer.Option("--cell", metavar="ID", help="One cell by its id; may repeat.")
+]
+ShardOption = Annotated[
+    str, typer.Option("--shard", metavar="I/N", help="The I-th of N parts of the cells.")
+]
+
+
+def print_json(data: object) -> None:
+    """Write one JSON document to stdout."""
+    sys.stdout.write(json.dumps(encode(data), indent=2) + "\n")
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """`2/5` -> (2, 5).
+
+    Raises:
+        UsageError: not `I/N` with 1 <= I <= N.
+    """
+    index, _, count = text.partition("/")
+    if index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count):
+        return int(index), int(count)
+    raise UsageError(f"--shard {text!r} must be I/N with 1 <= I <= N, for example 2/5")
+
+
+def rerun(case: Case, matrix: Path | None) -> str:
+    """The command that runs one cell again."""
+    role = {"null": " (its null case)", "control": ""}.get(case.role, "")
+    words = ["harness", "run"]
+    if matrix is not None:
+        words += ["--matrix", str(matrix)]
+    words += ["--model", case.workload.model.stand_in_for or case.workload.model.name]
+    faults = [] if case.role == "control" else list(case.target.faults)
+    bare = case.anchor.split("!", 1)[0].replace("/null-", "/").replace("/control-", "/")
+    for fault in faults:
+        words += ["--fault", fault]
+    if not role:
+        words += ["--cell", bare]
+    return shlex.join(words)
+
+
+def select_cells(expression: str, cells: Sequence[str]) -> Selector | None:
+    """A predicate from `-k` and `--cell`; None when neither is given.
+
+    Raises:
+        UsageError: the expression does not parse.
+    """
+    if not expression and not cells:
+        return None
+    matches = parse_selection(expression) if expression else None
+    wanted = set(cells)
+
+    def keep(anchor: str, axes: Mapping[str, str]) -> bool:
+        bare = anchor.split("!", 1)[0]
+        if wanted and anchor not in wanted and bare not in wanted:
+            return False
+        return matches is None or matches(anchor, axes)
+
+    return keep

@@ -1,0 +1,121 @@
+"""`harness list`: the cells of a matrix, the models, or the CI jobs made from them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from harness.core import Case, Plan, UsageError
+from harness.pipeline import plan_matrix, target_cases
+from harness.settings import list_models, load_matrix
+
+from .console import (
+    CellOption,
+    FaultOption,
+    JsonOption,
+    MatrixOption,
+    ModelOption,
+    SelectOption,
+    out,
+    print_json,
+    rerun,
+    select_cells,
+)
+
+
+def list_cells(
+    matrix: MatrixOption = None,
+    model: ModelOption = None,
+    select: SelectOption = "",
+    cell: CellOption = None,
+    fault: FaultOption = None,
+    models: Annotated[bool, typer.Option("--models", help="The models instead.")] = False,
+    buildkite: Annotated[bool, typer.Option("--buildkite", help="Buildkite steps.")] = False,
+    github_matrix: Annotated[bool, typer.Option("--github-matrix", help="GitHub matrix.")] = False,
+    shards: Annotated[int, typer.Option(min=1, help="CI jobs to make.")] = 2,
+    timeout: Annotated[int, typer.Option(min=1, help="Minutes for a CI job.")] = 20,
+    setup: Annotated[str, typer.Option(help="Command that a CI job runs first.")] = "",
+    json_: JsonOption = False,
+) -> int:
+    """List the cells that `harness run` would run; nothing is launched."""
+    if models:
+        return _print_models(json_=json_)
+    if buildkite and github_matrix:
+        raise UsageError("--buildkite and --github-matrix exclude each other; give one")
+    plan = plan_matrix(
+        load_matrix(matrix),
+        models=model or (),
+        faults=fault or (),
+        select=select_cells(select, cell or ()),
+    )
+    if buildkite or github_matrix:
+        forwarded = _forwarded(matrix, model, select, cell, fault)
+        _print_jobs(plan, matrix, forwarded, shards, timeout, setup, buildkite=buildkite)
+        return 0
+    cases = list(target_cases(plan))
+    if json_:
+        print_json([{"cell": c.anchor, "role": c.role, "axes": dict(c.axes)} for c in cases])
+        return 0
+    for case in cases:
+        out.print(case.anchor, markup=False)
+    out.print(f"{len(cases)} cells, {len(plan.runs)} runs", style="dim")
+    return 0
+
+
+def _forwarded(
+    matrix: Path | None,
+    model: list[str] | None,
+    select: str,
+    cell: list[str] | None,
+    fault: list[str] | None,
+) -> list[str]:
+    """The options that choose cells, to be repeated in each CI job's command."""
+    words = ["--matrix", str(matrix)] if matrix else []
+    words += [w for name in model or () for w in ("--model", name)]
+    words += ["-k", select] if select else []
+    words += [w for name in cell or () for w in ("--cell", name)]
+    return words + [w for name in fault or () for w in ("--fault", name)]
+
+
+def _print_jobs(
+    plan: Plan,
+    matrix: Path | None,
+    forwarded: list[str],
+    shards: int,
+    timeout: int,
+    setup: str,
+    *,
+    buildkite: bool,
+) -> None:
+    from harness.report import Cell, buildkite_steps
+    from harness.report import github_matrix as make_github_matrix
+
+    def cell_of(case: Case) -> Cell:
+        return Cell(anchor=case.anchor, axes=case.axes, command=rerun(case, matrix))
+
+    cells = [cell_of(c) for c in target_cases(plan) if c.role == "case"]
+    make = buildkite_steps if buildkite else make_github_matrix
+    jobs = make(cells, shards=shards, timeout_minutes=timeout, args=forwarded)
+    for job in jobs["steps" if buildkite else "include"] if setup else ():
+        job["command"] = f"{setup} && {job['command']}"
+    # GitHub reads the matrix from one line of $GITHUB_OUTPUT; Buildkite reads a document.
+    sys.stdout.write(json.dumps(jobs, indent=2 if buildkite else None) + "\n")
+
+
+def _print_models(*, json_: bool) -> int:
+    entries = list_models()
+    if json_:
+        print_json(list(entries))
+        return 0
+    table = Table(box=None, pad_edge=False)
+    for name in ("model", "architecture", "layers", "source", "dtype", "what it is"):
+        table.add_column(name)
+    for e in entries:
+        table.add_row(e.name, e.architecture, str(e.layers), e.source, e.dtype, e.description)
+    out.print(table)
+    return 0

@@ -1,0 +1,162 @@
+"""`harness run`: the matrix, live, into a record and a report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.core import Case, CaseResult, Outcome, Plan, UsageError, Verdict
+from harness.core.codec import Json, encode
+from harness.pipeline import Options, Session, plan_matrix
+from harness.settings import load_matrix
+
+from .console import (
+    CellOption,
+    FaultOption,
+    JsonOption,
+    MatrixOption,
+    ModelOption,
+    SelectOption,
+    ShardOption,
+    out,
+    parse_shard,
+    print_json,
+    rerun,
+    select_cells,
+)
+from .live import Watch
+from .pages import write_pages
+
+JobsOption = Annotated[int, typer.Option("-j", "--jobs", min=0, help="Launches at once; 0: cores.")]
+
+
+def run(  # noqa: PLR0913 - a flat list of options
+    matrix: MatrixOption = None,
+    model: ModelOption = None,
+    select: SelectOption = "",
+    cell: CellOption = None,
+    shard: ShardOption = "1/1",
+    fault: FaultOption = None,
+    output: Annotated[Path, typer.Option("-o", help="Folder that receives the session.")] = Path(
+        "reports"
+    ),
+    jobs: JobsOption = 0,
+    cold: Annotated[bool, typer.Option("--cold", help="A new interpreter per launch.")] = False,
+    deadline: Annotated[float, typer.Option(min=1, help="Seconds until a launch is a hang.")] = 300,
+    junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML here.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Also write the report here.")] = None,
+    json_: JsonOption = False,
+) -> int:
+    """Run the offload matrix, judge every cell, and leave a record and an HTML report."""
+    chosen = load_matrix(matrix)
+    plan = plan_matrix(
+        chosen,
+        models=model or (),
+        faults=fault or (),
+        select=select_cells(select, cell or ()),
+        shard=parse_shard(shard),
+    )
+    cells = [p.case for p in plan.cases if p.case.role == "case"]
+    if not cells and not plan.unsupported:
+        raise UsageError(
+            f"no cell is left by -k {select!r} --cell {list(cell or ())} --shard {shard}; "
+            "`harness list` shows the cells"
+        )
+    options = Options(jobs=jobs, cold=cold, deadline_s=deadline)
+    manifest = describe(plan, chosen.name, str(matrix) if matrix else None, options)
+    with (
+        Watch(quiet=json_) as watch,
+        Session(
+            output,
+            manifest=manifest,
+            options=options,
+            watch=watch,
+            command_for=lambda case: rerun(case, matrix),
+        ) as session,
+    ):
+        watch.start(f"{chosen.name} matrix", plan, options.num_jobs)
+        outcome, stopped = _run(session, plan)
+    pages = write_pages(session, outcome, manifest, extra_report=report, junit=junit)
+    finish(session.folder, outcome, session.results, pages, json_=json_)
+    if stopped:
+        raise KeyboardInterrupt
+    return outcome.exit_code
+
+
+def _run(session: Session, plan: Plan) -> tuple[Outcome, bool]:
+    """Run the plan; after Ctrl-C, what was recorded is folded and kept."""
+    try:
+        return session.run_plan(plan), False
+    except KeyboardInterrupt:
+        return session.finish(), True
+
+
+def describe(plan: Plan, name: str, matrix: str | None, options: Options) -> dict[str, Json]:
+    """The part of a manifest that the door knows."""
+    cases: list[Case] = [p.case for p in plan.cases]
+    models = {c.workload.model.name: c.workload.model for c in cases}
+    return {
+        "door": "cli",
+        "argv": ["harness", *sys.argv[1:]],
+        "matrix": name,
+        "matrix_file": matrix,
+        "models": {m.name: m.display_name for m in models.values()},
+        "workload": {
+            c.workload.name: f"{len(c.workload.prompt_token_ids)} prompts x "
+            f"{c.workload.sampling_params.max_tokens} tokens"
+            for c in cases
+        },
+        "dtypes": sorted({m.dtype for m in models.values()}),
+        "num_cases": len(plan.cases) + len(plan.unsupported),
+        "num_runs": len(plan.runs),
+        "jobs": options.num_jobs,
+        "num_threads": options.num_threads,
+        "cold": options.cold,
+    }
+
+
+def finish(
+    folder: Path,
+    outcome: Outcome,
+    results: list[CaseResult],
+    pages: dict[str, str],
+    *,
+    json_: bool,
+) -> None:
+    """Print what a session amounts to."""
+    from harness.report import summary
+
+    if json_:
+        print_json(
+            {
+                "session": str(folder),
+                "outcome": encode(outcome),
+                "cases": [brief(r) for r in results],
+                **pages,
+            }
+        )
+        return
+    out.print()
+    out.print(summary(outcome, results))
+    out.print()
+    out.print(f"record  {folder}", markup=False)
+    for kind, path in pages.items():
+        out.print(f"{kind:<7} {path}", markup=False)
+    bad = next((r for r in results if r.counts and r.verdict is not Verdict.PASS), None)
+    if bad is not None:
+        out.print(f"look    harness show '{bad.case.anchor}'", markup=False)
+
+
+def brief(result: CaseResult) -> dict[str, Json]:
+    """A case in a few keys."""
+    return {
+        "cell": result.case.anchor,
+        "role": result.case.role,
+        "verdict": result.verdict.value,
+        "axes": dict(result.case.axes),
+        "findings": {f.judge: f"{f.verdict.value}: {f.summary}" for f in result.findings},
+        "command": result.command,
+    }

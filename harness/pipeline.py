@@ -1,0 +1,308 @@
+"""The seven stages in order; the only file that knows it.
+
+A `Session` launches each unique run once, judges a case as soon as both its runs are there, and
+records every verdict at once, so that an interrupted session keeps what it had.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+from harness.core import Case, CaseResult, Outcome, Plan, PlannedCase, Run, RunKey, RunStatus, fold
+from harness.core.codec import Json
+from harness.judge import conclude, judge_case
+from harness.launch import Launcher
+from harness.plan import build_plan
+from harness.record import Recorder, new_session_id
+from harness.settings import Matrix, load_model, load_workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What just happened in a session, for whoever watches."""
+
+    kind: str
+    """`run_started`, `run_finished` or `case_finished`."""
+    key: RunKey | None = None
+    run: Run | None = None
+    result: CaseResult | None = None
+    elapsed_s: float = 0.0
+    num_runs_done: int = 0
+    num_runs: int = 0
+    num_cases_done: int = 0
+    num_cases: int = 0
+
+    @property
+    def expected_s(self) -> float | None:
+        """Expected total wall time, from the pace so far; None before the first run ended."""
+        if not self.num_runs_done:
+            return None
+        return self.elapsed_s * self.num_runs / self.num_runs_done
+
+
+Watcher = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a session launches; nothing here may change what a run computes but `num_threads`."""
+
+    jobs: int = 0
+    """Launches at once; 0 takes one per core."""
+    num_threads: int = 1
+    """Compute threads of each launch; equal for all, since it can change rounding."""
+    cold: bool = False
+    """Start a new interpreter for every launch instead of forking a warm one."""
+    deadline_s: float = 300.0
+    """A launch that takes longer is a HANG."""
+
+    @property
+    def num_jobs(self) -> int:
+        """`jobs`, or the number of usable cores."""
+        return self.jobs or len(os.sched_getaffinity(0))
+
+
+class Session:
+    """One invocation: a record folder, a launcher, and every run made so far."""
+
+    def __init__(
+        self,
+        reports_dir: Path,
+        *,
+        manifest: Mapping[str, Json] | None = None,
+        options: Options | None = None,
+        watch: Watcher | None = None,
+        session_id: str | None = None,
+        command_for: Callable[[Case], str] | None = None,
+    ) -> None:
+        self.options = options or Options()
+        self.session_id = session_id or new_session_id()
+        self.recorder = Recorder(
+            Path(reports_dir) / self.session_id, {**(manifest or {}), "session_id": self.session_id}
+        )
+        self.launcher = Launcher(
+            self.recorder.runs_dir,
+            jobs=self.options.num_jobs,
+            num_threads=self.options.num_threads,
+            deadline_s=self.options.deadline_s,
+            cold=self.options.cold,
+        )
+        self.results: list[CaseResult] = []
+        self.runs: dict[str, Run] = {}
+        self._watch = watch or (lambda _progress: None)
+        self._command_for = command_for or rerun_command
+        self._futures: dict[str, Future[Run]] = {}
+        self._lock = threading.Lock()
+        self._started = time.monotonic()
+        self._began_at: dict[str, float] = {}
+        self._totals = (0, 0)
+
+    def __enter__(self) -> Session:
+        self.launcher.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.launcher.__exit__(kind, error, trace)
+
+    @property
+    def folder(self) -> Path:
+        """The session's folder under the reports folder."""
+        return self.recorder.session_dir
+
+    def run(self, key: RunKey) -> Run:
+        """Launch `key`, or return the run it already gave. Thread-safe; waits for the run."""
+        with self._lock:
+            future = self._futures.get(key.key)
+            mine = future is None
+            if future is None:
+                future = self._futures[key.key] = Future()
+        if mine:
+            try:
+                future.set_result(self._launch(key))
+            except BaseException as error:
+                future.set_exception(error)
+                raise
+        return future.result()
+
+    def compare(self, planned: PlannedCase) -> CaseResult:
+        """Run both sides of one case, judge it and record it."""
+        return self._conclude_case(
+            planned, self.run(planned.baseline_key), self.run(planned.target_key)
+        )
+
+    def run_plan(self, plan: Plan) -> Outcome:
+        """Run a whole plan, `jobs` launches at once; cases are judged as their runs arrive.
+
+        Raises:
+            KeyboardInterrupt: passed on after every child has ended; what was judged is recorded.
+        """
+        self._totals = (len(plan.runs), len(plan.cases) + len(plan.unsupported))
+        for skipped in plan.unsupported:
+            self._record_skipped(skipped.case, skipped.reason)
+        waiting = list(plan.cases)
+        pool = ThreadPoolExecutor(self.options.num_jobs, thread_name_prefix="launch")
+        pending = {pool.submit(self.run, key) for key in plan.runs}
+        try:
+            while pending:
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                for future in done:
+                    future.result()
+                waiting = self._judge_ready(waiting)
+        except BaseException:
+            self.launcher.interrupt()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+        return self.finish()
+
+    def finish(self) -> Outcome:
+        """Fold everything recorded so far into the session's outcome, and close the record."""
+        outcome = conclude(self.results)
+        self.recorder.close(outcome)
+        return outcome
+
+    def _launch(self, key: RunKey) -> Run:
+        self._began_at[key.key] = time.monotonic()
+        self._tell("run_started", key=key)
+        run = self.launcher.launch(key)
+        with self._lock:
+            self.runs[key.key] = run
+        self._tell("run_finished", key=key, run=run)
+        return run
+
+    def _judge_ready(self, waiting: Sequence[PlannedCase]) -> list[PlannedCase]:
+        left = []
+        for planned in waiting:
+            baseline = self.runs.get(planned.baseline_key.key)
+            target = self.runs.get(planned.target_key.key)
+            if baseline is None or target is None:
+                left.append(planned)
+            elif RunStatus.INTERRUPTED not in (baseline.status, target.status):
+                self._conclude_case(planned, baseline, target)
+        return left
+
+    def _conclude_case(self, planned: PlannedCase, baseline: Run, target: Run) -> CaseResult:
+        case = planned.case
+        findings = judge_case(case, baseline, target)
+        began = min(self._began_at[planned.baseline_key.key], self._began_at[planned.target_key.key])
+        result = CaseResult(
+            case=case,
+            verdict=fold(findings),
+            findings=findings,
+            baseline_run_id=baseline.run_id,
+            target_run_id=target.run_id,
+            session_id=self.session_id,
+            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            duration_s=round(time.monotonic() - began, 4),
+            command=self._command_for(case),
+        )
+        return self._save(result)
+
+    def _record_skipped(self, case: Case, reason: str) -> None:
+        from harness.core import Finding, Verdict
+
+        finding = Finding(judge="plan", verdict=Verdict.UNSUPPORTED, summary=reason)
+        self._save(
+            CaseResult(
+                case=case,
+                verdict=Verdict.UNSUPPORTED,
+                findings=(finding,),
+                baseline_run_id=None,
+                target_run_id=None,
+                session_id=self.session_id,
+                started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                duration_s=0.0,
+                command=self._command_for(case),
+            )
+        )
+
+    def _save(self, result: CaseResult) -> CaseResult:
+        with self._lock:
+            self.recorder.save_result(result)
+            self.results.append(result)
+        self._tell("case_finished", result=result)
+        return result
+
+    def _tell(
+        self,
+        kind: str,
+        *,
+        key: RunKey | None = None,
+        run: Run | None = None,
+        result: CaseResult | None = None,
+    ) -> None:
+        progress = Progress(
+            kind=kind,
+            key=key,
+            run=run,
+            result=result,
+            elapsed_s=time.monotonic() - self._started,
+            num_runs_done=len(self.runs),
+            num_runs=self._totals[0],
+            num_cases_done=len(self.results),
+            num_cases=self._totals[1],
+        )
+        self._watch(progress)
+
+
+def rerun_command(case: Case) -> str:
+    """The command line that runs one case of the default matrix again."""
+    return f"harness run --cell '{case.anchor}'"
+
+
+Selector = Callable[[str, Mapping[str, str]], bool]
+
+
+def plan_matrix(
+    matrix: Matrix,
+    *,
+    models: Sequence[str] = (),
+    models_file: Path | None = None,
+    faults: Sequence[str] = (),
+    select: Selector | None = None,
+    shard: tuple[int, int] = (1, 1),
+    controls: bool = True,
+) -> Plan:
+    """Turn a matrix into a plan: every selected cell, its controls, each unique run once.
+
+    Args:
+        matrix: what to run.
+        models: names that replace the matrix's own.
+        models_file: another models.yaml.
+        faults: planted in every target.
+        select: keeps a cell, given its anchor and axes; None keeps all.
+        shard: `(i, n)`: the i-th of n parts of the selected cells, 1-based.
+        controls: adds the null cases and the planted fault.
+    """
+    plans = []
+    for name in models or matrix.models:
+        model = load_model(name, models_file=models_file, dtype=matrix.dtype)
+        workload = load_workload(matrix.workload, model)
+        whole = build_plan(matrix.settings, [workload], faults=faults, controls=False)
+        cells = [p.case for p in whole.cases if p.case.role == "case"]
+        kept = [c for c in cells if select is None or select(c.anchor, c.axes)]
+        mine = [replace(c.target, faults=()) for c in kept[shard[0] - 1 :: shard[1]]]
+        if mine:
+            plans.append(build_plan(mine, [workload], faults=faults, controls=controls))
+    return Plan(
+        cases=tuple(case for plan in plans for case in plan.cases),
+        unsupported=tuple(skipped for plan in plans for skipped in plan.unsupported),
+    )
+
+
+def target_cases(plan: Plan) -> Iterator[Case]:
+    """The plan's cells, without null cases and controls."""
+    yield from (p.case for p in plan.cases if p.case.role not in ("null", "control"))

@@ -1,0 +1,182 @@
+"""The pytest plugin: options, markers, the cells of a matrix as tests, assertion texts, the record.
+
+Collecting launches nothing and imports neither torch nor an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from harness.core import CaseResult, Plan, PlannedCase
+    from harness.pipeline import Session
+
+_STORE = pytest.StashKey[Path]()
+_PLANS = pytest.StashKey[dict[str, Any]]()
+
+
+class CheckCase(Protocol):
+    """The `check_case` fixture: runs one planned case and asserts its verdict."""
+
+    def __call__(self, planned: PlannedCase) -> CaseResult: ...
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the `harness` option group."""
+    group = parser.getgroup("harness", "weight-offload harness")
+    group.addoption("--harness-model", metavar="NAME", help="model of every case (models.yaml)")
+    group.addoption("--harness-matrix", metavar="FILE", help="matrix of the matrix-driven tests")
+    group.addoption("--harness-fault", action="append", default=[], metavar="NAME")
+    group.addoption("--harness-store", metavar="DIR", help="folder of the record (reports/)")
+    group.addoption("--harness-cold", action="store_true", help="a new interpreter per launch")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers and choose one record folder for the whole invocation."""
+    for line in (
+        "offload: proves weight offload",
+        "runner_v1: the target runs model runner V1",
+        "runner_v2: the target runs model runner V2",
+        "uva: the target offloads by UVA",
+        "prefetch: the target offloads by prefetch",
+        "inside: reaches into a live engine in this process",
+    ):
+        config.addinivalue_line("markers", line)
+    config.stash[_PLANS] = {}
+    workerinput = getattr(config, "workerinput", None)
+    if workerinput is not None:
+        config.stash[_STORE] = Path(workerinput["harness_store"])
+    else:
+        root = Path(config.getoption("--harness-store") or config.rootpath / "reports")
+        config.stash[_STORE] = root
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hand the record folder to an xdist worker."""
+    node.workerinput["harness_store"] = str(node.config.stash[_STORE])
+
+
+def matrix_plan(config: pytest.Config) -> Plan:
+    """The plan of the matrix named on the command line, made once per process."""
+    from harness.pipeline import plan_matrix
+    from harness.settings import load_matrix
+
+    plans = config.stash[_PLANS]
+    if "matrix" not in plans:
+        path = config.getoption("--harness-matrix")
+        model = config.getoption("--harness-model")
+        plans["matrix"] = plan_matrix(
+            load_matrix(Path(path) if path else None),
+            models=[model] if model else (),
+            faults=config.getoption("--harness-fault"),
+        )
+    plan: Plan = plans["matrix"]
+    return plan
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test of each cell for functions that ask for `planned_case`."""
+    if "planned_case" not in metafunc.fixturenames:
+        return
+    from harness.core import HarnessError
+
+    try:
+        plan = matrix_plan(metafunc.config)
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from None
+    metafunc.parametrize(
+        "planned_case",
+        [
+            pytest.param(p, id=p.case.anchor, marks=[getattr(pytest.mark, m) for m in _marks(p)])
+            for p in plan.cases
+        ],
+    )
+
+
+def _marks(planned: PlannedCase) -> list[str]:
+    target = planned.case.target
+    marks = ["offload"]
+    marks += [f"runner_{target.runner}"] if target.runner else []
+    backend = target.offload.resolved_backend
+    return marks + ([backend] if backend != "none" else [])
+
+
+@pytest.fixture(scope="session")
+def harness_model(request: pytest.FixtureRequest) -> str:
+    """The model's name: `--harness-model`, else tiny-llama."""
+    return request.config.getoption("--harness-model") or "tiny-llama"
+
+
+@pytest.fixture(scope="session")
+def harness_session(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """An open session; each unique setting is launched once in it, for all tests of the process."""
+    from harness.pipeline import Options, Session
+
+    options = Options(cold=request.config.getoption("--harness-cold"), jobs=1)
+    worker = getattr(request.config, "workerinput", {}).get("workerid", "main")
+    manifest = {"door": "pytest", "worker": worker}
+    store = request.config.stash[_STORE]
+    with Session(store, manifest=manifest, options=options) as session:
+        yield session
+        session.finish()
+
+
+@pytest.fixture
+def check_case(harness_session: Session, record_property: Any) -> CheckCase:
+    """Run a planned case; PASS returns, UNSUPPORTED skips, every other verdict fails."""
+
+    def check(planned: PlannedCase) -> CaseResult:
+        result = harness_session.compare(planned)
+        for axis, value in planned.case.axes.items():
+            record_property(axis, value)
+        record_property("verdict", result.verdict.value)
+        return judge_outcome(result)
+
+    return check
+
+
+def judge_outcome(result: CaseResult) -> CaseResult:
+    """Turn a result into pytest's terms: a control must misbehave as planned."""
+    from harness.api import assert_result
+    from harness.core import ComparisonErrored, ComparisonUnsupported
+
+    if result.case.role == "control":
+        if result.behaved:
+            return result
+        raise ComparisonErrored(
+            f"the planted fault gave {result.verdict.value}, not FAIL: this session proves nothing",
+            result,
+        )
+    try:
+        return assert_result(result)
+    except ComparisonUnsupported as refused:
+        pytest.skip(str(refused))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Iterator[None]:
+    """Show a comparison's findings, and the command that runs it again, in place of a traceback."""
+    report: pytest.TestReport = yield  # type: ignore[misc, assignment]
+    from harness.core import ComparisonError
+
+    error = call.excinfo.value if call.excinfo else None
+    if isinstance(error, ComparisonError) and report.failed:
+        report.longrepr = explain(error)
+    return report  # type: ignore[return-value]
+
+
+def explain(error: Exception) -> str:
+    """The text of a failed comparison: verdict, every finding, and the command to rerun it."""
+    result: CaseResult | None = getattr(error, "result", None)
+    lines = [str(error)]
+    if result is not None:
+        lines += [f"  {f.verdict.value:<11} {f.judge:<10} {f.summary}" for f in result.findings]
+        lines.append(f"  run it again: {result.command}")
+    return "\n".join(lines)

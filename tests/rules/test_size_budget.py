@@ -1,0 +1,55 @@
+"""A file answers one question: caps on the length of files and functions."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "harness"
+FILE_CAP = 300
+FUNCTION_CAP = 60
+REFENGINE_CAP = 3200
+EXEMPT = {
+    "cli/run.py:run": "a flat list of options",
+    "cli/listing.py:list_cells": "a flat list of options",
+    "cli/compare.py:compare": "a flat list of options",
+    "api.py:compare_two_settings": "a signature kept as upstream has it, and its docstring",
+}
+
+
+def modules():
+    return sorted(p for p in PACKAGE.rglob("*.py") if "__pycache__" not in p.parts)
+
+
+def functions(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{path.relative_to(PACKAGE)}:{node.name}", node.end_lineno - node.lineno + 1
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_file_and_its_functions_stay_short(path):
+    lines = len(path.read_text().splitlines())
+    too_long = {n: size for n, size in functions(path) if size > FUNCTION_CAP and n not in EXEMPT}
+
+    assert lines <= FILE_CAP
+    assert {} == too_long
+
+
+def test_every_exemption_is_needed():
+    sizes = {name: size for path in modules() for name, size in functions(path)}
+
+    assert [] == [name for name in EXEMPT if sizes.get(name, 0) <= FUNCTION_CAP]
+
+
+def test_reference_engine_can_be_read_in_one_sitting():
+    total = sum(len(p.read_text().splitlines()) for p in (PACKAGE / "refengine").rglob("*.py"))
+
+    assert total <= REFENGINE_CAP
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_module_says_what_it_does(path):
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+
+    assert 1 <= len(docstring.splitlines()) <= 12
