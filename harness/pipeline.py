@@ -287,14 +287,16 @@ def plan_matrix(
         shard: `(i, n)`: the i-th of n parts of the selected cells, 1-based.
         controls: adds the null cases and the planted fault.
     """
-    plans = []
+    plans, num_seen = [], 0
     for name in models or matrix.models:
         model = load_model(name, models_file=models_file, dtype=matrix.dtype)
         workload = load_workload(matrix.workload, model)
         whole = build_plan(matrix.settings, [workload], faults=faults, controls=False)
         cells = [p.case for p in whole.cases if p.case.role == "case"]
         kept = [c for c in cells if select is None or select(c.anchor, c.axes)]
-        mine = [replace(c.target, faults=()) for c in kept[shard[0] - 1 :: shard[1]]]
+        first = (shard[0] - 1 - num_seen) % shard[1]
+        num_seen += len(kept)
+        mine = [replace(c.target, faults=()) for c in kept[first :: shard[1]]]
         if mine:
             plans.append(build_plan(mine, [workload], faults=faults, controls=controls))
     return Plan(

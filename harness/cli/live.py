@@ -59,7 +59,7 @@ class Watch:
             elif progress.kind == "run_finished" and progress.key is not None:
                 self._running.pop(progress.key.key, None)
             elif progress.result is not None and not self.quiet:
-                out.print(case_line(progress.result))
+                out.print(case_line(progress.result), no_wrap=True, overflow="ellipsis")
             if self._status is not None:
                 self._status.update(self._line(progress))
 

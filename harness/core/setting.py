@@ -51,7 +51,10 @@ class OffloadConfig:
 
     def __post_init__(self) -> None:
         checks = (
-            (self.cpu_offload_gb >= 0, f"cpu_offload_gb={self.cpu_offload_gb!r} must be >= 0 (GiB)"),
+            (
+                self.cpu_offload_gb >= 0,
+                f"cpu_offload_gb={self.cpu_offload_gb!r} must be >= 0 (GiB)",
+            ),
             (
                 self.offload_group_size >= 0,
                 f"offload_group_size={self.offload_group_size!r} must be >= 0",
@@ -61,8 +64,7 @@ class OffloadConfig:
                 f"offload_num_in_group={self.offload_num_in_group!r} must be >= 1",
             ),
             (
-                not self.offload_group_size
-                or self.offload_num_in_group <= self.offload_group_size,
+                not self.offload_group_size or self.offload_num_in_group <= self.offload_group_size,
                 f"offload_num_in_group={self.offload_num_in_group!r} must be <= "
                 f"offload_group_size={self.offload_group_size!r}",
             ),
@@ -121,7 +123,7 @@ class OffloadConfig:
         else:
             group, num = self.offload_group_size, self.offload_num_in_group
             base = f"prefetch-g{group}n{num}s{self.offload_prefetch_step}"
-            base += _selectors(self.offload_params)
+            base += _selectors(self.offload_params) + ("" if self.uva else "-uva0")
         for request in self.ignored_requests:
             base += "-also." + request.replace("=", ".")
         return base if backend == "none" else f"{base}-pin{int(self.pin_memory)}"

@@ -1,0 +1,284 @@
+"""The reference engine: how a setting becomes its arguments, and where its internals are.
+
+The only module of the harness that imports `harness.refengine`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from harness import refengine
+from harness.core import (
+    Json,
+    Logprobs,
+    MemoryTrace,
+    ProbeSnapshot,
+    RequestOutput,
+    Runner,
+    Setting,
+    Space,
+    Workload,
+    decode,
+    encode,
+)
+from harness.refengine import envs
+from harness.refengine.runner import v1, v2
+
+from .base import (
+    EngineModules,
+    EngineOutOfMemory,
+    EngineRefused,
+    InternalMovedError,
+    OffloadedModule,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+EXTENSION = "harness.observe.extension.ProbeExtension"
+DEFAULT_MAX_NUM_SEQS = 8
+LENGTH_MULTIPLE = 64
+
+
+class ReferenceModules:
+    """Modules of the reference engine, by their path in it."""
+
+    def module(self, role: str) -> ModuleType:
+        """See `EngineModules.module`."""
+        try:
+            return importlib.import_module(f"{refengine.__name__}.{role}")
+        except ModuleNotFoundError:
+            raise InternalMovedError(f"{refengine.__name__}.{role}") from None
+
+
+class ReferenceEngine:
+    """Runs `harness.refengine.LLM`; its worker is reached through `collective_rpc` only."""
+
+    supports = frozenset({"generate"})
+
+    def __init__(self) -> None:
+        self.modules: EngineModules = ReferenceModules()
+        self.llm: refengine.LLM | None = None
+
+    def start(self, setting: Setting, workload: Workload, *, num_threads: int) -> None:
+        """See `Engine.start`."""
+        self.workload = workload
+        kwargs = engine_kwargs(setting, workload, num_threads=num_threads)
+        model = workload.model.path
+        try:
+            envs.read_envs()
+            refengine.EngineConfig.from_args(model, **kwargs)
+        except (ValueError, TypeError) as error:
+            raise EngineRefused(str(error)) from error
+        try:
+            self.llm = refengine.LLM(model, **kwargs)
+        except refengine.UnsupportedSettingError as error:
+            raise EngineRefused(str(error)) from error
+        except refengine.OutOfDeviceMemoryError as error:
+            raise EngineOutOfMemory(str(error)) from error
+        self.rpc("harness_loaded")
+
+    def generate(self, step_idx: int) -> tuple[RequestOutput, ...]:
+        """See `Engine.generate`."""
+        sampling = refengine.SamplingParams(**encode(self.workload.sampling_params))
+        prompts = self.workload.prompt_token_ids
+        try:
+            answers = self._started().generate(prompt_token_ids=prompts, sampling_params=sampling)
+        except refengine.OutOfDeviceMemoryError as error:
+            raise EngineOutOfMemory(str(error)) from error
+        except refengine.ConfigError as error:
+            raise EngineRefused(str(error)) from error
+        return tuple(to_output(answer, step_idx) for answer in answers)
+
+    def rpc(self, method: str, *args: Json) -> Json:
+        """See `Engine.rpc`."""
+        return self._started().collective_rpc(method, args)[0]
+
+    def probe(self) -> ProbeSnapshot:
+        """See `Engine.probe`."""
+        snapshot = decode(ProbeSnapshot, self.rpc("harness_probe"))
+        return replace(snapshot, is_core_process=snapshot.process_id != os.getpid())
+
+    def shutdown(self) -> None:
+        """See `Engine.shutdown`."""
+        if self.llm is not None:
+            self.llm.shutdown()
+
+    def _started(self) -> refengine.LLM:
+        assert self.llm is not None, "start() first"
+        return self.llm
+
+
+def engine_kwargs(setting: Setting, workload: Workload, *, num_threads: int) -> dict[str, Json]:
+    """Keyword arguments for `LLM`: the harness's defaults, then what the setting says."""
+    longest = max(len(prompt) for prompt in workload.prompt_token_ids)
+    needed = longest + workload.sampling_params.max_tokens
+    limit = int(workload.model.config.get("max_position_embeddings", needed))
+    rounded = -(-needed // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+    return {
+        "dtype": workload.model.dtype,
+        "max_model_len": needed if rounded > limit else rounded,
+        "max_num_seqs": DEFAULT_MAX_NUM_SEQS,
+        "seed": workload.seed,
+        "num_threads": num_threads,
+        "worker_extension_cls": EXTENSION,
+        **setting.engine_kwargs(),
+    }
+
+
+def to_output(answer: refengine.RequestOutput, step_idx: int) -> RequestOutput:
+    """The engine's answer as the harness keeps it."""
+    rows = answer.logprobs
+    return RequestOutput(
+        request_id=answer.request_id,
+        step_idx=step_idx,
+        prompt_token_ids=tuple(answer.prompt_token_ids),
+        token_ids=tuple(answer.token_ids),
+        logprobs=None if rows is None else decode(Logprobs, asdict(rows)),
+        finish_reason=answer.finish_reason,
+        text=answer.text,
+    )
+
+
+class ReferenceView:
+    """Where things are inside a live worker of the reference engine; see `EngineView`."""
+
+    version = refengine.__version__
+
+    def __init__(self, worker: Any) -> None:
+        self.worker = worker
+        self.modules: EngineModules = ReferenceModules()
+
+    @property
+    def runner(self) -> object:
+        """See `EngineView`."""
+        return self._read(self.worker, "model_runner")
+
+    @property
+    def runner_version(self) -> Runner | None:
+        """See `EngineView`."""
+        runner = self.runner
+        if isinstance(runner, v1.GPUModelRunner):
+            return "v1"
+        return "v2" if isinstance(runner, v2.GPUModelRunner) else None
+
+    @property
+    def offloader(self) -> object:
+        """See `EngineView`."""
+        return self._read(self.modules.module("offloader"), "get_offloader")()
+
+    @property
+    def model(self) -> nn.Module:
+        """See `EngineView`."""
+        model: nn.Module = self._read(self.runner, "model")
+        return model
+
+    @property
+    def effective_config(self) -> Mapping[str, Json]:
+        """See `EngineView`."""
+        config = asdict(self._read(self.worker, "config"))
+        return {**config.pop("offload"), **config}
+
+    @property
+    def env(self) -> Mapping[str, Json]:
+        """See `EngineView`."""
+        return envs.read_envs()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """See `EngineView`."""
+        return tuple(self._read(self.worker, "get_warnings")())
+
+    @property
+    def reported_offloaded_bytes(self) -> int:
+        """See `EngineView`."""
+        offloader = self.offloader
+        names = {"UVAOffloader": "cpu_offload_bytes", "PrefetchOffloader": "total_offloaded_bytes"}
+        name = names.get(type(offloader).__name__)
+        return 0 if name is None else int(self._read(offloader, name))
+
+    def memory(self) -> MemoryTrace:
+        """See `EngineView`."""
+        stats = self._device("memory_stats")()
+        return MemoryTrace(
+            device_bytes=stats["device"]["current"],
+            device_peak_bytes=stats["device"]["peak"],
+            device_capacity_bytes=stats["capacity"],
+            pinned_bytes=stats["pinned"]["current"],
+            host_bytes=stats["host"]["by_kind"].get("weights", 0),
+            by_kind=stats["device"]["by_kind"],
+        )
+
+    def space_of(self, tensor: torch.Tensor) -> Space:
+        """See `EngineView`."""
+        space: Space = self._device("space_of")(tensor)
+        return space
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """See `EngineView`."""
+        return bool(self._device("is_pinned")(tensor))
+
+    def is_uva(self, param: torch.Tensor) -> bool:
+        """See `EngineView`."""
+        return bool(getattr(param, "_vllm_is_uva_offloaded", False))
+
+    def host_copy(self, param: torch.Tensor) -> torch.Tensor | None:
+        """See `EngineView`."""
+        copy: torch.Tensor | None = getattr(param, "_vllm_offloaded_cpu_data", None)
+        return copy
+
+    def offloaded_modules(self) -> Sequence[OffloadedModule]:
+        """See `EngineView`."""
+        offloader = self.offloader
+        if type(offloader).__name__ != "PrefetchOffloader":
+            return ()
+        return tuple(
+            OffloadedModule(
+                module=self._read(item, "module"),
+                slot_idx=self._read(item, "slot_idx"),
+                host_copies=self._read(item, "host_copies"),
+            )
+            for item in self._read(offloader, "module_offloaders")
+        )
+
+    def pool_slots(self) -> Sequence[Sequence[torch.Tensor]] | None:
+        """See `EngineView`."""
+        offloader = self.offloader
+        if type(offloader).__name__ != "PrefetchOffloader":
+            return None
+        pool = self._read(offloader, "buffer_pool")
+        if pool is None:
+            return None
+        rings = self._read(pool, "_buffers").values()
+        return [[ring[slot] for ring in rings] for slot in range(self._read(pool, "slot_capacity"))]
+
+    def refills(self) -> Mapping[int, int]:
+        """See `EngineView`."""
+        refills: Mapping[int, int] = self._read(self.offloader, "refills")
+        return refills
+
+    def layer_of(self, name: str) -> int | None:
+        """See `EngineView`."""
+        parts = name.split(".")
+        is_layer = len(parts) > 2 and parts[:2] == ["model", "layers"] and parts[2].isdigit()
+        return int(parts[2]) if is_layer else None
+
+    def synchronize(self) -> None:
+        """See `EngineView`."""
+        self._device("synchronize")()
+
+    def _device(self, name: str) -> Any:
+        return self._read(self._read(self.worker, "device"), name)
+
+    def _read(self, owner: Any, name: str) -> Any:
+        try:
+            return getattr(owner, name)
+        except AttributeError:
+            kind = owner.__name__ if isinstance(owner, ModuleType) else type(owner).__name__
+            raise InternalMovedError(f"{kind}.{name}") from None

@@ -1,0 +1,78 @@
+"""Planting: before the engine is built, in this process; after, where its worker lives."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from harness.core import HarnessError, Json, Setting
+from harness.engines.base import PLANTED, EngineModules, EngineView
+
+from .base import FAULTS
+
+PLANTER = "harness.faults:plant_in_worker"
+
+
+class Host(Protocol):
+    """The part of an engine that planting needs."""
+
+    modules: EngineModules
+
+    def rpc(self, method: str, *args: Json) -> Json:
+        """Call a method of the harness's extension in the worker."""
+        ...
+
+
+def plant_before_start(setting: Setting, engine: Host) -> list[str]:
+    """Plant those of the setting's faults that replace names in modules.
+
+    Returns:
+        A line for each fault dealt with here, or that does not apply.
+
+    Raises:
+        UsageError: a fault's name is unknown.
+    """
+    notes = []
+    for name in setting.faults:
+        fault = FAULTS.get(name)
+        if reason := fault.why_not(setting):
+            notes.append(f"fault {name} does not apply and changes nothing: {reason}")
+        elif fault.before_start is not None:
+            fault.before_start(engine.modules)
+            PLANTED.append(name)
+            notes.append(f"fault {name} is planted: {fault.summary}")
+    return notes
+
+
+def plant_after_start(setting: Setting, engine: Host) -> list[str]:
+    """Plant the others in the live worker, and hold that the earlier ones reached it too.
+
+    Raises:
+        HarnessError: a fault that was planted before the start is not in the worker's process.
+    """
+    applying = [FAULTS.get(n) for n in setting.faults if FAULTS.get(n).why_not(setting) is None]
+    notes = []
+    for fault in applying:
+        if fault.after_start is not None:
+            done = engine.rpc("harness_fault", PLANTER, fault.name)
+            notes.append(f"fault {fault.name} is planted: {done}")
+    if applying:
+        planted = engine.rpc("harness_planted")
+        if missing := [fault.name for fault in applying if fault.name not in planted]:
+            raise HarnessError(
+                f"fault {missing[0]!r} did not reach the process of the engine core (it was "
+                "spawned, not forked); use multiprocessing=False or num_threads=1"
+            )
+    return notes
+
+
+def plant_in_worker(view: EngineView, name: str) -> str:
+    """Plant one fault in the live engine of this process; returns what was done.
+
+    Raises:
+        HarnessError: there is nothing for the fault to act on.
+    """
+    fault = FAULTS.get(name)
+    assert fault.after_start is not None, f"{name} is planted before the start"
+    done = fault.after_start(view)
+    PLANTED.append(name)
+    return done

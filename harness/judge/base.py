@@ -1,0 +1,53 @@
+"""What a judge is: a pure function of a case and its two runs, with no engine in sight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from harness.core import Case, Finding, Json, ProbeSnapshot, Run, Verdict
+
+
+class Judge(Protocol):
+    """Gives one word on one case, or None when the case asks nothing of it.
+
+    Both runs are OK and carry a probe without drift: `judge_case` has seen to that.
+    """
+
+    def __call__(self, case: Case, baseline: Run, target: Run) -> Finding | None:
+        """Judge `target` against `baseline` and `case.expected`."""
+        ...
+
+
+def probe_of(run: Run) -> ProbeSnapshot:
+    """The run's probe; `judge_case` lets no run without one reach a judge."""
+    assert run.probe is not None, "a judge is only asked about probed runs"
+    return run.probe
+
+
+def finding(
+    judge: str, verdict: Verdict, summary: str, evidence: Mapping[str, Json], *, cause: str = ""
+) -> Finding:
+    """A finding whose evidence carries its `cause`: the part that many cells can share."""
+    extra = {"cause": cause} if cause else {}
+    return Finding(judge=judge, verdict=verdict, summary=summary, evidence={**evidence, **extra})
+
+
+def nothing_offloaded(run: Run) -> str:
+    """The shared cause of a case whose asked-for offload left no trace in the live engine."""
+    probe = probe_of(run)
+    runner = f" under runner {probe.runner}" if probe.runner else ""
+    if probe.offloader_class == "NoopOffloader":
+        return f"offload never took effect{runner} (NoopOffloader is live)"
+    return f"offload never took effect{runner} ({probe.offloader_class} holds no parameter)"
+
+
+def count_bytes(num_bytes: int) -> str:
+    """`1,024 bytes`."""
+    return f"{num_bytes:,} {'byte' if abs(num_bytes) == 1 else 'bytes'}"
+
+
+def shortlist(names: list[str], limit: int = 3) -> str:
+    """`a, b, c and 4 more`."""
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")

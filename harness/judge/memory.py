@@ -1,0 +1,115 @@
+"""Did offload free the device bytes it must, by the allocators' account and not the offloader's?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from harness.core import Case, Expectation, Finding, Json, MemoryTrace, Run, Verdict
+
+from .base import count_bytes, finding, nothing_offloaded, probe_of
+
+WEIGHT_KINDS = ("weights", "buffer_pool")
+"""Device bytes compared when the sides differ in more than offload, so that state may differ."""
+
+
+def judge_memory(case: Case, baseline: Run, target: Run) -> Finding | None:
+    """Compare the device bytes saved with offloaded bytes minus the pool, and find the copies.
+
+    Equal within the allocator's rounding of each tensor involved: to the byte where it does not
+    round. Abstains when neither side was to offload. VACUOUS when memory was not measured, or
+    nothing is offloaded at all.
+    """
+    if not (case.expected.offloaded_bytes or case.expected_baseline.offloaded_bytes):
+        return None
+    left, right = probe_of(baseline).memory, probe_of(target).memory
+    if left is None or right is None:
+        side = "baseline" if left is None else "target"
+        summary = f"memory of the {side} was not measured: nothing is known of the saving"
+        return finding("memory", Verdict.VACUOUS, summary, {}, cause="memory was not measured")
+    account, saved = _saved(case, left, right)
+    expected = _net(case.expected) - _net(case.expected_baseline)
+    tolerance = _tolerance(case, left, right)
+    evidence: dict[str, Json] = {
+        "baseline": asdict(left),
+        "target": asdict(right),
+        "account": account,
+        "saved_bytes": saved,
+        "expected_saved_bytes": expected,
+        "tolerance_bytes": tolerance,
+    }
+    for run, wanted in ((target, case.expected), (baseline, case.expected_baseline)):
+        if wanted.offloaded_bytes and not probe_of(run).offloaded_bytes:
+            summary = f"nothing is offloaded: no saving to measure ({count_bytes(saved)} less)"
+            cause = nothing_offloaded(run)
+            return finding("memory", Verdict.VACUOUS, summary, evidence, cause=cause)
+    if abs(saved - expected) > tolerance:
+        summary = (
+            f"the device had to hold {count_bytes(expected)} less than the baseline's, "
+            f"and holds {count_bytes(saved)} less ({saved - expected:+,})"
+        )
+        cause = "the device does not hold fewer bytes by the offloaded ones"
+        return finding("memory", Verdict.FAIL, summary, evidence, cause=cause)
+    if lost := _lost_copies(baseline, target, left, right, tolerance):
+        cause = "host memory does not hold the offloaded copies"
+        return finding("memory", Verdict.FAIL, lost, evidence, cause=cause)
+    return finding("memory", Verdict.PASS, _proof(case, saved), evidence)
+
+
+def _net(expected: Expectation) -> int:
+    """Device bytes an expectation frees."""
+    return expected.offloaded_bytes - expected.pool_bytes
+
+
+def _saved(case: Case, left: MemoryTrace, right: MemoryTrace) -> tuple[str, int]:
+    """The account compared, and by how many bytes the target holds less on it."""
+    differing = set(case.baseline.differing_axes(case.target)) - {"offload", "faults"}
+    measured = all(kind in t.by_kind for t in (left, right) for kind in WEIGHT_KINDS[:1])
+    if differing and measured:
+        sums = [sum(t.by_kind.get(kind, 0) for kind in WEIGHT_KINDS) for t in (left, right)]
+        return "weights and buffer pool", sums[0] - sums[1]
+    return "device", left.device_bytes - right.device_bytes
+
+
+def _tolerance(case: Case, left: MemoryTrace, right: MemoryTrace) -> int:
+    rounding = max(left.granularity_bytes, right.granularity_bytes) - 1
+    num = sum(
+        len(e.offloaded_params) * (2 if e.pool_bytes else 1)
+        for e in (case.expected, case.expected_baseline)
+    )
+    return rounding * num
+
+
+def _lost_copies(
+    baseline: Run, target: Run, left: MemoryTrace, right: MemoryTrace, tolerance: int
+) -> str:
+    """What host memory lacks of the copies the target's parameters claim to have; empty if none.
+
+    Judged by the live parameters' own spaces, so that a pin that was not honoured is the effect
+    judge's word alone.
+    """
+    for space, grown in (
+        ("pinned", right.pinned_bytes - left.pinned_bytes),
+        ("host", right.host_bytes - left.host_bytes),
+    ):
+        sums = [
+            sum(p.num_bytes for p in probe_of(run).params if p.is_offloaded and p.space == space)
+            for run in (baseline, target)
+        ]
+        wanted = sums[1] - sums[0]
+        if wanted > 0 and grown < wanted - tolerance:
+            return (
+                f"the {space} memory of the target had to grow by {count_bytes(wanted)} of "
+                f"offloaded copies, and grew by {count_bytes(grown)}"
+            )
+    return ""
+
+
+def _proof(case: Case, saved: int) -> str:
+    text = f"The device holds {count_bytes(saved)} less"
+    if saved <= 0:
+        text = f"The device holds {count_bytes(-saved)} more, as it must"
+    if case.expected_baseline.offloaded_bytes:
+        return f"{text}, as computed from what each side offloads."
+    pool = case.expected.pool_bytes
+    parts = f"{case.expected.offloaded_bytes:,} offloaded"
+    return f"{text}: {parts}{f' minus a pool of {pool:,}' if pool else ''}."

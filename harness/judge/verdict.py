@@ -1,0 +1,190 @@
+"""A session's results -> its outcome: counts, controls, exit code and one sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from harness.core import EXIT_ORDER, CaseResult, ExitCode, Finding, Outcome, Verdict
+
+_CODES = {
+    Verdict.FAIL: ExitCode.FAIL,
+    Verdict.ERROR: ExitCode.ERROR,
+    Verdict.VACUOUS: ExitCode.VACUOUS,
+}
+_ONE = {Verdict.FAIL: "FAILS", Verdict.ERROR: "ended in ERROR", Verdict.VACUOUS: "is VACUOUS"}
+_MANY = {Verdict.FAIL: "FAIL", Verdict.ERROR: "ended in ERROR", Verdict.VACUOUS: "are VACUOUS"}
+
+
+def conclude(results: Sequence[CaseResult]) -> Outcome:
+    """Fold a session into its outcome.
+
+    The exit code is the worst of FAIL 1, ERROR 3, VACUOUS 4 that any counted case has; 4 when
+    nothing was compared or nothing that was asked for was proven; 5 when all were UNSUPPORTED;
+    else 0, and 3 in its place when a control misbehaved or did not run.
+    """
+    counted = [r for r in results if r.counts]
+    counts = Counter(r.verdict for r in counted)
+    controls: dict[str, str] = {}
+    for result in results:
+        if not result.counts and controls.get(result.case.case_id, "ok") == "ok":
+            controls[result.case.case_id] = _control_status(result)
+    code, sentence = _main(counted, counts)
+    bad = [r for r in results if not r.behaved]
+    if bad:
+        warning = _distrust(bad)
+        if code is ExitCode.PASS:
+            code, sentence = ExitCode.ERROR, f"{warning} Otherwise: {sentence}"
+        else:
+            sentence = f"{sentence} {warning}"
+    return Outcome(
+        counts={v.value: counts[v] for v in Verdict},
+        controls=controls,
+        exit_code=int(code),
+        sentence=sentence,
+    )
+
+
+def _main(counted: Sequence[CaseResult], counts: Counter[Verdict]) -> tuple[ExitCode, str]:
+    """Exit code and sentence of the counted cases alone."""
+    for verdict in EXIT_ORDER:
+        if counts[verdict]:
+            return _CODES[verdict], _what_is_wrong(counted, verdict)
+    if not counted:
+        return ExitCode.VACUOUS, "Nothing was compared: no cell was run, so nothing is proven."
+    if not counts[Verdict.PASS]:
+        cause = _causes(counted)[0][0]
+        head = f"All {len(counted)} cells are" if len(counted) > 1 else "The one cell is"
+        text = f"{head} UNSUPPORTED, nothing was compared: {_end(cause)}"
+        return ExitCode.UNSUPPORTED, text
+    passed = [r for r in counted if r.verdict is Verdict.PASS]
+    if not any(_asks_offload(r) or r.case.role == "runner" for r in passed):
+        return ExitCode.VACUOUS, (
+            f"No offload is proven: {_cells(len(passed))} passed, "
+            "but none of them asked for offload."
+        )
+    return ExitCode.PASS, _what_is_proven(passed, [r for r in counted if r not in passed])
+
+
+def _asks_offload(result: CaseResult) -> bool:
+    return bool(result.case.expected.offloaded_bytes)
+
+
+def _what_is_proven(passed: Sequence[CaseResult], refused: Sequence[CaseResult]) -> str:
+    proofs = ["offload took effect"] if any(_asks_offload(r) for r in passed) else []
+    for judge, words in (
+        ("placement", "weights stand where they should"),
+        ("memory", "memory was saved"),
+    ):
+        proofs += [words] if any(_said(r, judge, Verdict.PASS) for r in passed) else []
+    tokens = [f for r in passed for f in r.findings if f.judge == "tokens"]
+    near = sum(f.divergence is not None for f in tokens)
+    num = sum(int(f.evidence.get("num_tokens", 0)) for f in tokens)
+    if tokens:
+        equal = f"all {num:,} tokens are equal"
+        close = f"{num:,} tokens are equal but for near-ties in {_cells(near)}"
+        proofs.append(close if near else equal)
+    head = f"All {len(passed)} cells" if len(passed) > 1 else "The one cell"
+    if refused:
+        head = f"{len(passed)} of {len(passed) + len(refused)} cells"
+    rest = ""
+    if refused:
+        verb = "is" if len(refused) == 1 else "are"
+        rest = f"; {len(refused)} {verb} UNSUPPORTED ({_causes(refused)[0][0]})"
+    return f"{head} proven: {_join(proofs)}{rest}."
+
+
+def _what_is_wrong(counted: Sequence[CaseResult], verdict: Verdict) -> str:
+    """The count, the dominating cause, and the first cell it is seen in."""
+    wrong = [r for r in counted if r.verdict is verdict]
+    verb = (_ONE if len(wrong) == 1 else _MANY)[verdict]
+    if len(wrong) < len(counted):
+        head = f"{len(wrong)} of {_cells(len(counted))} {verb}"
+    else:
+        head = f"All {len(wrong)} cells {verb}" if len(wrong) > 1 else f"The one cell {verb}"
+    (cause, members), *others = _causes(wrong)
+    if verdict is Verdict.VACUOUS:
+        body = f"{cause}{_although(members)}"
+    else:
+        body = ("first " if len(members) > 1 else "") + _told(members[0])
+    if others:
+        body += f"; {len(wrong) - len(members)} for other causes, first {_told(others[0][1][0])}"
+    return f"{head}: {_end(body + _also(counted, verdict))}"
+
+
+def _although(members: Sequence[CaseResult]) -> str:
+    """What a plain paired test would have said of these cells."""
+    if not all(_said(r, "tokens", Verdict.PASS) for r in members):
+        return ""
+    if any(f.judge == "tokens" and f.divergence for r in members for f in r.findings):
+        return ""
+    return ", although every token is equal"
+
+
+def _told(result: CaseResult) -> str:
+    """A cell and what its deciding judge said."""
+    text = result.lead.summary if result.lead else "no judge had a word"
+    return f"{result.case.anchor}: {text.rstrip('.')}"
+
+
+def _also(counted: Sequence[CaseResult], verdict: Verdict) -> str:
+    """Counts of the lesser verdicts, so that the sentence hides none."""
+    parts = []
+    for other in EXIT_ORDER[EXIT_ORDER.index(verdict) + 1 :]:
+        if num := sum(r.verdict is other for r in counted):
+            parts.append(f"{num} more {(_ONE if num == 1 else _MANY)[other]}")
+    return "; " + _join(parts) if parts else ""
+
+
+def _causes(results: Sequence[CaseResult]) -> list[tuple[str, list[CaseResult]]]:
+    """Results by the cause of their verdict, the most frequent first, ties in order of arrival."""
+    groups: dict[str, list[CaseResult]] = {}
+    for result in results:
+        groups.setdefault(_cause(result.lead), []).append(result)
+    return sorted(groups.items(), key=lambda item: -len(item[1]))
+
+
+def _cause(lead: Finding | None) -> str:
+    if lead is None:
+        return "no judge had a word: nothing was compared"
+    return str(lead.evidence.get("cause") or lead.summary).rstrip(".")
+
+
+def _control_status(result: CaseResult) -> str:
+    if result.behaved:
+        return "ok"
+    lead = result.lead
+    return f"{result.verdict.value}: {lead.summary if lead else 'no judge had a word'}"
+
+
+def _distrust(bad: Sequence[CaseResult]) -> str:
+    """Why this session proves less than it seems to."""
+    texts = []
+    for result in bad:
+        what = f"{result.case.anchor} gave {_control_status(result).rstrip('.')}"
+        if result.verdict in (Verdict.ERROR, Verdict.UNSUPPORTED):
+            texts.append(f"a control did not run ({what})")
+        elif result.case.role == "null":
+            texts.append(f"the null case is not exact ({what}), so no EXACT verdict holds")
+        else:
+            faults = ", ".join(result.case.target.faults) or "planted"
+            texts.append(f"the fault {faults} was not caught ({what}), so no PASS can be trusted")
+    text = "; ".join(texts[:2]) + (f"; and {len(texts) - 2} more" if len(texts) > 2 else "")
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _said(result: CaseResult, judge: str, verdict: Verdict) -> bool:
+    return any(f.judge == judge and f.verdict is verdict for f in result.findings)
+
+
+def _cells(num: int) -> str:
+    return f"{num:,} {'cell' if num == 1 else 'cells'}"
+
+
+def _join(parts: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+
+
+def _end(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."

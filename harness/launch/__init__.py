@@ -1,0 +1,6 @@
+"""Plan -> Run: one child process per launch, forked from a warm parent or started cold."""
+
+from .environment import child_environment
+from .launcher import Launcher
+
+__all__ = ["Launcher", "child_environment"]

@@ -1,0 +1,79 @@
+"""What a child finds in its environment: an allow-list of the caller's, and the setting's own.
+
+The only module that reads the caller's environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from harness.core import Setting
+
+INHERITED = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_HUB_OFFLINE",
+    "XDG_CACHE_HOME",
+    "HARNESS_CACHE",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_HOME",
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_L2_SIZE",
+    "COVERAGE_PROCESS_START",
+)
+"""Names a child may inherit; everything else of the caller's stays with the caller."""
+
+READ_BY_ENGINE = ("VLLM_", "HARNESS_")
+"""Prefixes of variables that are read when an engine starts, not when a library loads: only
+these may differ between a warm parent and the child forked from it."""
+
+
+def child_environment(
+    setting: Setting, parent: Mapping[str, str] | None = None, *, num_threads: int = 1
+) -> dict[str, str]:
+    """The whole environment of the child that runs `setting`.
+
+    Args:
+        setting: decides its own variables; one it sets to None is absent.
+        parent: the caller's variables; None reads this process's.
+        num_threads: compute threads of the child.
+
+    Returns:
+        Name -> value; nothing is to be added to it by inheritance.
+    """
+    source = os.environ if parent is None else parent
+    env = {name: source[name] for name in INHERITED if name in source}
+    env.update(
+        OMP_NUM_THREADS=str(num_threads),
+        MKL_NUM_THREADS=str(num_threads),
+        PYTHONHASHSEED="0",
+        PYTHONSAFEPATH="1",
+        PYTHONUNBUFFERED="1",
+    )
+    for name, value in setting.engine_env().items():
+        if value is None:
+            env.pop(name, None)
+        else:
+            env[name] = value
+    return env
+
+
+def can_fork_warm(setting: Setting) -> bool:
+    """Whether a child forked from a warm parent sees what a cold one would.
+
+    Not under another interpreter, on a device that cannot be forked, or with a variable that
+    a library reads while it loads.
+    """
+    return (
+        setting.python is None
+        and setting.engine_args.get("device", "simulated") == "simulated"
+        and all(name.startswith(READ_BY_ENGINE) for name in setting.env)
+    )

@@ -1,0 +1,236 @@
+"""Launches: one child process per run key, a deadline each, all of them ended on interrupt."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import harness
+from harness.core import LaunchError, Run, RunKey, RunStatus, Setting
+from harness.core.runfiles import OUTPUTS_FILE, PROBE_FILE, RUN_FILE, write_run
+
+from .classify import Ending, conclude_run
+from .environment import can_fork_warm, child_environment
+from .process import Child, ChildLostError, ColdChild, end_child
+from .request import LOG_FILE, LaunchRequest, write_request
+from .warm_parent import WarmParent
+
+GRACE_S = 3.0
+"""Seconds between SIGTERM and SIGKILL."""
+WARM_LOG = "warm.log"
+
+_logger = logging.getLogger("harness.launch")
+
+
+class Launcher:
+    """Starts runs and waits for them; a context manager. Thread-safe.
+
+    Args:
+        runs_dir: folder that gets one folder per run key.
+        jobs: launches at once; a further one waits.
+        num_threads: compute threads of each child.
+        deadline_s: seconds a launch may take; longer is a HANG.
+        cold: never fork from a warm parent.
+    """
+
+    def __init__(
+        self,
+        runs_dir: Path,
+        *,
+        jobs: int,
+        num_threads: int = 1,
+        deadline_s: float = 300.0,
+        cold: bool = False,
+    ) -> None:
+        if jobs < 1:
+            raise LaunchError(f"jobs={jobs!r} must be >= 1")
+        self.runs_dir = runs_dir.absolute()
+        self.num_threads = num_threads
+        self.deadline_s = deadline_s
+        self.cold = cold
+        self._slots = threading.BoundedSemaphore(jobs)
+        self._changed = threading.Condition()
+        self._active: dict[str, Child] = {}
+        self._is_interrupted = False
+        self._warm_lock = threading.Lock()
+        self._warm: dict[str, WarmParent | None] = {}
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Self:
+        self.runs_dir.mkdir(parents=True, exist_ok=True)
+        self._scratch = tempfile.TemporaryDirectory(prefix="harness-launch-")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.interrupt()
+        with self._warm_lock:
+            parents = [parent for parent in self._warm.values() if parent is not None]
+            self._warm.clear()
+        for parent in parents:
+            parent.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+
+    def launch(self, key: RunKey) -> Run:
+        """Launch `key` and wait for its run.
+
+        Returns:
+            The run, whatever became of it; its folder holds the same.
+
+        Raises:
+            LaunchError: the run folder cannot be made or the interpreter cannot be started.
+        """
+        with self._slots:
+            is_warm = not self.cold and can_fork_warm(key.setting)
+            if is_warm:
+                self._warm_parent(key.setting.engine)  # its start is not this launch's time
+            started_at = time.monotonic()
+            request = LaunchRequest(
+                run_id=key.key,
+                setting=key.setting,
+                workload=key.workload,
+                num_threads=self.num_threads,
+                launched_at=time.time(),
+                warm=is_warm,
+            )
+            folder = self._make_folder(key)
+            try:
+                run = self._run_child(folder, request, started_at)
+            except ChildLostError as error:
+                self._give_up_warm(key.setting.engine, str(error))
+                with (folder / LOG_FILE).open("a") as log:
+                    log.write(f"harness: {error}; starting again, cold\n")
+                request = replace(request, warm=False)
+                run = self._run_child(folder, request, time.monotonic())
+            if run.status is not RunStatus.OK:
+                write_run(folder, run)
+            return run
+
+    def interrupt(self) -> None:
+        """End all children; launches in progress and later ones return INTERRUPTED."""
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            with self._changed:
+                self._is_interrupted = True
+                for child in self._active.values():
+                    child.send(signum)
+                if self._changed.wait_for(lambda: not self._active, GRACE_S):
+                    return
+
+    def _run_child(self, folder: Path, request: LaunchRequest, started_at: float) -> Run:
+        write_request(folder, request)
+        returncode: int | None = 0
+        ending = Ending.INTERRUPT
+        child = self._start(folder, request)
+        if child is not None:
+            try:
+                returncode = child.wait(self.deadline_s)
+                ending = Ending.BY_ITSELF
+                if returncode is None:
+                    ending = Ending.DEADLINE
+                    returncode = end_child(child, grace_s=GRACE_S)
+            finally:
+                with self._changed:
+                    del self._active[request.run_id]
+                    self._changed.notify_all()
+        if self._is_interrupted and (returncode != 0 or not (folder / RUN_FILE).exists()):
+            ending = Ending.INTERRUPT
+        return conclude_run(
+            folder,
+            request,
+            ending=ending,
+            returncode=-9 if returncode is None else returncode,
+            elapsed_s=time.monotonic() - started_at,
+            deadline_s=self.deadline_s,
+        )
+
+    def _start(self, folder: Path, request: LaunchRequest) -> Child | None:
+        """Start the child and enter it among the active ones; None when interrupted."""
+        setting = request.setting
+        env = self._environment(setting)
+        warm = self._warm_parent(setting.engine) if request.warm else None
+        if request.warm and warm is None:
+            raise ChildLostError("there is no warm parent")
+        with self._changed:
+            if self._is_interrupted:
+                return None
+            if request.run_id in self._active:
+                raise LaunchError(f"run {request.run_id!r} is being launched already")
+            child: Child
+            if warm is not None:
+                child = warm.fork(folder, env)
+            else:
+                python = setting.python or sys.executable
+                argv = [python, "-m", "harness.launch.worker", str(folder)]
+                try:
+                    child = ColdChild(argv, env, folder / LOG_FILE)
+                except OSError as error:
+                    raise LaunchError(f"python={python!r} cannot be started: {error}") from None
+            self._active[request.run_id] = child
+            self._changed.notify_all()
+        return child
+
+    def _environment(self, setting: Setting) -> dict[str, str]:
+        env = child_environment(setting, num_threads=self.num_threads)
+        env["PYTHONPATH"] = str(self._package_root(is_own=setting.python is None))
+        return env
+
+    def _package_root(self, *, is_own: bool) -> Path:
+        """A folder from which `harness` can be imported; for another interpreter, only that."""
+        package = Path(harness.__file__).absolute().parent
+        if is_own:
+            return package.parent
+        with self._warm_lock:
+            link = self._scratch_dir / "only" / "harness"
+            if not link.exists():
+                link.parent.mkdir()
+                link.symlink_to(package, target_is_directory=True)
+        return link.parent
+
+    @property
+    def _scratch_dir(self) -> Path:
+        assert self._scratch is not None, "use the launcher in a with block"
+        return Path(self._scratch.name)
+
+    def _warm_parent(self, engine: str) -> WarmParent | None:
+        """The warm parent of this engine, started when first asked for; None if it has died."""
+        with self._warm_lock:
+            if engine not in self._warm:
+                env = self._environment(Setting(engine=engine))
+                try:
+                    self._warm[engine] = WarmParent(engine, env, self._scratch_dir / WARM_LOG)
+                except ChildLostError as error:
+                    _logger.warning("%s; launches start cold", error)
+                    self._warm[engine] = None
+            return self._warm[engine]
+
+    def _give_up_warm(self, engine: str, reason: str) -> None:
+        with self._warm_lock:
+            parent = self._warm.get(engine)
+            self._warm[engine] = None
+        if parent is not None:
+            _logger.warning("%s; launches start cold", reason)
+            parent.close()
+
+    def _make_folder(self, key: RunKey) -> Path:
+        folder = self.runs_dir / key.key
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in (RUN_FILE, OUTPUTS_FILE, PROBE_FILE, LOG_FILE):
+                (folder / name).unlink(missing_ok=True)
+            (folder / LOG_FILE).touch()
+        except OSError as error:
+            raise LaunchError(f"run folder {folder} cannot be made: {error}") from None
+        return folder

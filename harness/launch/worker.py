@@ -1,0 +1,175 @@
+"""The child's main: read a request, plant faults, drive the engine, probe, write the run.
+
+Imports no command line, store or report: the interpreter it runs under has the engine and little
+else. `python -m harness.launch.worker FOLDER`.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import os
+import platform
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from harness.core import HarnessError, HostInfo, ProbeSnapshot, RequestOutput, Run, RunStatus
+from harness.core.runfiles import write_run
+from harness.engines import ENGINES, Engine, EngineOutOfMemory, EngineRefused
+from harness.faults import plant_after_start, plant_before_start
+
+from .request import LaunchRequest, read_request
+
+T = TypeVar("T")
+PRELOADED = ("harness.observe", "harness.observe.extension", "harness.faults.weights")
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """What a launch has shown so far; kept when a later stage fails."""
+
+    stage: str = "import"
+    timings: dict[str, float] = field(default_factory=dict)
+    outputs: list[RequestOutput] = field(default_factory=list)
+    probe: ProbeSnapshot | None = None
+
+    def timed(self, stage: str, call: Callable[[], T]) -> T:
+        """Call, and add the seconds it took to `timings[stage]`, also when it fails."""
+        self.stage = stage
+        started_at = time.perf_counter()
+        try:
+            return call()
+        finally:
+            elapsed_s = time.perf_counter() - started_at
+            self.timings[stage] = round(self.timings.get(stage, 0.0) + elapsed_s, 6)
+
+
+def preload(engine: str) -> None:
+    """Import all that a launch of `engine` needs, and build nothing."""
+    ENGINES.get(engine)
+    if engine != "fake":
+        for name in PRELOADED:
+            importlib.import_module(name)
+
+
+def child_main(folder: Path) -> int:
+    """Run the request in `folder` in a process of its own; the exit code is 0 if a run is written.
+
+    A deadline ends the process with SIGTERM; the log then shows where it stood.
+    """
+    faulthandler.enable()
+    faulthandler.register(signal.SIGTERM, chain=True)
+    run_request(folder, read_request(folder))
+    return 0
+
+
+def run_request(folder: Path, request: LaunchRequest) -> Run:
+    """Run one request and write its run, whatever becomes of it."""
+    started_at = time.perf_counter()
+    spawn_s = max(0.0, time.time() - request.launched_at)
+    progress = Progress(timings={"spawn": round(spawn_s, 6)})
+    status, error = RunStatus.OK, None
+    try:
+        _drive(request, progress)
+    except Exception as caught:  # every failure of an engine is a run, told apart by type
+        status, error = classify_exception(caught, progress.stage)
+        traceback.print_exc()
+    progress.timings["total"] = round(spawn_s + time.perf_counter() - started_at, 6)
+    run = Run(
+        run_id=request.run_id,
+        setting=request.setting,
+        status=status,
+        outputs=tuple(progress.outputs),
+        probe=progress.probe,
+        host=read_host(request),
+        timings=progress.timings,
+        warm=request.warm,
+        error=error,
+    )
+    write_run(folder, run)
+    return run
+
+
+def classify_exception(error: Exception, stage: str) -> tuple[RunStatus, str]:
+    """Status and one line for what an engine raised in `stage`."""
+    text = " ".join(str(error).split())
+    if isinstance(error, EngineRefused):
+        return RunStatus.UNSUPPORTED, text
+    if isinstance(error, EngineOutOfMemory):
+        return RunStatus.OOM, text
+    return RunStatus.CRASH, f"{type(error).__name__} in {stage}: {text}"
+
+
+def read_host(request: LaunchRequest) -> HostInfo:
+    """This machine and interpreter."""
+    torch = sys.modules.get("torch")
+    return HostInfo(
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu_count=os.cpu_count() or 1,
+        num_threads=request.num_threads,
+        torch=None if torch is None else str(torch.__version__),
+        device=str(request.setting.engine_args.get("device", "simulated")),
+    )
+
+
+def _drive(request: LaunchRequest, progress: Progress) -> None:
+    setting, workload = request.setting, request.workload
+    engine: Engine = progress.timed("import", partial(ENGINES.get, setting.engine))()
+    for step in workload.steps:
+        if step.kind not in engine.supports:
+            known = ", ".join(sorted(engine.supports))
+            raise EngineRefused(
+                f"step kind={step.kind!r} is not supported by engine {setting.engine!r}: {known}"
+            )
+    try:
+        progress.stage = "planting a fault"
+        _say(plant_before_start(setting, engine))
+        start = partial(engine.start, setting, workload, num_threads=request.num_threads)
+        progress.timed("load", start)
+        progress.stage = "planting a fault"
+        _say(plant_after_start(setting, engine))
+        for step_idx in range(len(workload.steps)):
+            outputs = progress.timed("generate", partial(engine.generate, step_idx))
+            progress.outputs += check_outputs(outputs, len(workload.prompt_token_ids))
+        progress.probe = progress.timed("probe", engine.probe)
+    except BaseException:
+        _shut_down_failed(engine)
+        raise
+    progress.timed("shutdown", engine.shutdown)
+
+
+def check_outputs(outputs: object, num_requests: int) -> tuple[RequestOutput, ...]:
+    """Refuse anything but one answer for each request.
+
+    Raises:
+        HarnessError: the engine answered with something else.
+    """
+    ok = isinstance(outputs, tuple) and all(isinstance(o, RequestOutput) for o in outputs)
+    if not ok or not isinstance(outputs, tuple) or len(outputs) != num_requests:
+        raise HarnessError(f"expected {num_requests} answers, the engine gave {outputs!r:.80}")
+    return outputs
+
+
+def _shut_down_failed(engine: Engine) -> None:
+    """Free what a failed engine holds; the failure itself is what the run reports."""
+    try:
+        engine.shutdown()
+    except Exception:
+        traceback.print_exc()
+
+
+def _say(notes: list[str]) -> None:
+    for note in notes:
+        sys.stdout.write(f"harness: {note}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(child_main(Path(sys.argv[1])))

@@ -1,0 +1,61 @@
+"""Where every parameter's bytes of record are, asked of the allocation under each live tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from harness.core import ParamPlacement
+from harness.engines.base import EngineView
+
+from .buffers import slot_at
+from .drift import Drift
+
+if TYPE_CHECKING:
+    import torch
+
+
+def read_placement(view: EngineView, drift: Drift) -> tuple[ParamPlacement, ...]:
+    """One entry for each named parameter, in the engine's order."""
+    model = drift.read(lambda: view.model, None)
+    if model is None:
+        return ()
+    module_names = {id(module): name for name, module in model.named_modules()}
+    prefetched: dict[str, torch.Tensor] = {}
+    for item in drift.read(view.offloaded_modules, ()):
+        prefix = module_names.get(id(item.module))
+        if prefix is None:
+            drift.names.append(f"{type(item.module).__name__} is not a module of the model")
+            continue
+        prefetched.update({f"{prefix}.{name}": copy for name, copy in item.host_copies.items()})
+    named = dict(model.named_parameters())
+    drift.names += [f"no parameter {name}" for name in prefetched if name not in named]
+    found = [
+        drift.read(partial(_placement, view, name, param, prefetched), None)
+        for name, param in named.items()
+    ]
+    return tuple(placement for placement in found if placement is not None)
+
+
+def _placement(
+    view: EngineView, name: str, param: torch.Tensor, prefetched: Mapping[str, torch.Tensor]
+) -> ParamPlacement:
+    host_copy = prefetched.get(name)
+    if host_copy is None:
+        host_copy = view.host_copy(param)
+    record = param.data if host_copy is None else host_copy
+    space = view.space_of(record)
+    is_offloaded = space != "device"
+    return ParamPlacement(
+        name=name,
+        layer_idx=view.layer_of(name),
+        shape=tuple(param.shape),
+        dtype=str(param.dtype).removeprefix("torch."),
+        num_bytes=record.nbytes,
+        space=space,
+        is_offloaded=is_offloaded,
+        is_pinned=is_offloaded and view.is_pinned(record),
+        is_uva=is_offloaded and view.is_uva(param),
+        slot_idx=slot_at(view, param),
+    )

@@ -1,0 +1,182 @@
+"""Pairs every setting with its baseline, and puts the cases that guard the session before them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from harness.core import (
+    Case,
+    Json,
+    Plan,
+    PlannedCase,
+    Role,
+    RunKey,
+    Setting,
+    Skipped,
+    Tier,
+    Workload,
+)
+
+from .capability import unsupported_reason
+from .placement import expect
+
+CONTROL_FAULT = "host-copy-damaged"
+"""The fault every session plants once: it must FAIL."""
+
+
+def build_plan(
+    settings: Sequence[Setting],
+    workloads: Sequence[Workload],
+    *,
+    faults: Sequence[str] = (),
+    controls: bool = True,
+    tier: Tier = Tier.EXACT,
+    supports: Mapping[str, Json] | None = None,
+) -> Plan:
+    """Plan every setting against the same setting without offload, on every workload.
+
+    In order: a null case for each distinct baseline, V1 against V2 without offload where both
+    occur, one control with a planted fault, then the targets as given. A setting without offload
+    is a baseline and adds no target; a setting given twice is planned once.
+
+    Args:
+        settings: targets.
+        workloads: what each is asked.
+        faults: planted in every target, never in a baseline or control.
+        controls: adds the null cases and the control.
+        tier: how equal the outputs of targets and of the runner case must be.
+        supports: the engine's own statement, as `unsupported_reason` takes it; cases it rules out
+            become `Plan.unsupported`.
+
+    Raises:
+        SettingError: a model has no placement arithmetic.
+    """
+    unique = list({s.compute_hash(): s for s in settings}.values())
+    baselines = list({b.compute_hash(): b for b in (s.baseline() for s in unique)}.values())
+    targets = [s for s in unique if not s.is_baseline]
+    planned: list[PlannedCase] = []
+    if controls:
+        planned += [_build_null(b, w) for w in workloads for b in baselines]
+    planned += [
+        build_pair(*pair, w, tier=tier, role="runner")
+        for w in workloads
+        for pair in _runner_pairs(baselines)
+    ]
+    if controls:
+        planned += _build_control(targets, workloads)
+    for workload in workloads:
+        for setting in targets:
+            new = tuple(name for name in faults if name not in setting.faults)
+            target = replace(setting, faults=(*setting.faults, *new))
+            planned.append(build_pair(setting.baseline(), target, workload, tier=tier))
+    return _sort_out(_with_unique_ids(planned), supports)
+
+
+def build_pair(
+    baseline: Setting,
+    target: Setting,
+    workload: Workload,
+    *,
+    tier: Tier = Tier.EXACT,
+    role: Role = "case",
+) -> PlannedCase:
+    """Plan one comparison of any two settings; both sides get their expectation.
+
+    Two equal settings are planned as they are: outside a null case the judges say what such a
+    comparison is worth.
+
+    Raises:
+        SettingError: the model has no placement arithmetic.
+    """
+    prefix = "" if role == "case" else f"{role}-"
+    sides = f"{baseline.setting_id}..{target.setting_id}"
+    case = Case(
+        case_id=f"{prefix}{workload.model.name}/{workload.name}/{sides}",
+        baseline=baseline,
+        target=target,
+        workload=workload,
+        tier=tier,
+        role=role,
+        expected=expect(target, workload.model),
+        expected_baseline=expect(baseline, workload.model),
+        axes=_axes(target, workload),
+    )
+    return PlannedCase(
+        case=case,
+        baseline_key=RunKey(setting=baseline, workload=workload),
+        target_key=RunKey(setting=target, workload=workload, repeat=int(role == "null")),
+    )
+
+
+def _build_null(baseline: Setting, workload: Workload) -> PlannedCase:
+    return build_pair(baseline, baseline, workload, role="null")
+
+
+def _runner_pairs(baselines: Sequence[Setting]) -> Iterator[tuple[Setting, Setting]]:
+    """The first V1 and V2 baselines that differ in nothing else, if there are such."""
+    for baseline in baselines:
+        twin = replace(baseline, runner="v2")
+        if baseline.runner == "v1" and twin in baselines:
+            yield baseline, twin
+            return
+
+
+def _build_control(
+    targets: Sequence[Setting], workloads: Sequence[Workload]
+) -> Iterator[PlannedCase]:
+    """The first target that offloads anything, with damage that no judge may miss."""
+    for workload in workloads:
+        for setting in targets:
+            if expect(setting, workload.model).offloaded_bytes:
+                damaged = replace(setting, faults=(CONTROL_FAULT,))
+                yield build_pair(setting.baseline(), damaged, workload, role="control")
+                return
+
+
+def _axes(setting: Setting, workload: Workload) -> dict[str, str]:
+    offload = setting.offload
+    return {
+        "model": workload.model.name,
+        "runner": setting.runner or "auto",
+        "backend": offload.resolved_backend,
+        "offload": offload.offload_id,
+        "pin": _switch(is_on=offload.pin_memory),
+        "uva": _switch(is_on=offload.uva),
+        "multiprocessing": _switch(is_on=setting.multiprocessing),
+        "eager": _switch(is_on=setting.enforce_eager),
+        "engine": setting.engine,
+    }
+
+
+def _switch(*, is_on: bool) -> str:
+    return "on" if is_on else "off"
+
+
+def _with_unique_ids(planned: Iterable[PlannedCase]) -> list[PlannedCase]:
+    """Settings whose readable ids coincide get their hash behind the case id."""
+    seen: set[str] = set()
+    named = []
+    for each in planned:
+        case = each.case
+        if case.case_id in seen:
+            suffix = f"{case.baseline.compute_hash()[:6]}{case.target.compute_hash()[:6]}"
+            case = replace(case, case_id=f"{case.case_id}~{suffix}")
+        assert case.case_id not in seen, f"case id {case.case_id!r} is not unique"
+        seen.add(case.case_id)
+        named.append(replace(each, case=case))
+    return named
+
+
+def _sort_out(planned: Sequence[PlannedCase], supports: Mapping[str, Json] | None) -> Plan:
+    runnable, skipped = [], []
+    for each in planned:
+        case = each.case
+        sides = (case.baseline, case.target) if supports is not None else ()
+        reasons = (unsupported_reason(s, case.workload.model, supports or {}) for s in sides)
+        reason = next((text for text in reasons if text), None)
+        if reason:
+            skipped.append(Skipped(case=case, reason=reason))
+        else:
+            runnable.append(each)
+    return Plan(cases=tuple(runnable), unsupported=tuple(skipped))

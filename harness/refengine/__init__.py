@@ -1,0 +1,26 @@
+"""A small, readable Llama-family engine with vLLM's names; imports nothing else of harness."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+
+from .config import ConfigError, EngineConfig, OffloadConfig, UnsupportedSettingError
+from .core_process import EngineCoreError, EngineDeadError
+from .device import OutOfDeviceMemoryError
+from .llm import LLM, RequestOutput
+from .sampling_params import SamplingParams
+from .scheduler import Logprobs
+
+__all__ = [
+    "LLM",
+    "ConfigError",
+    "EngineConfig",
+    "EngineCoreError",
+    "EngineDeadError",
+    "Logprobs",
+    "OffloadConfig",
+    "OutOfDeviceMemoryError",
+    "RequestOutput",
+    "SamplingParams",
+    "UnsupportedSettingError",
+]

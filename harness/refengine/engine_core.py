@@ -1,0 +1,236 @@
+"""From the engine's face down to the model runner, in vLLM's chain of attributes.
+
+llm_engine.engine_core (client) .engine_core .model_executor .driver_worker .worker .model_runner
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from . import envs
+from .config import EngineConfig, check
+from .device import get_device, set_current_device
+from .kv_cache import BlockPool, num_kv_blocks
+from .offloader import NoopOffloader, get_offloader, set_offloader
+from .runner import create_model_runner
+from .runner.v2 import GPUModelRunner as V2GPUModelRunner
+from .scheduler import Request, SampledToken, Scheduler, SchedulerOutput
+
+logger = logging.getLogger("harness.refengine")
+
+
+class Worker:
+    """One device and the model runner on it; an extension class may be mixed in."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.device = get_device(
+            config.device,
+            capacity_bytes=config.device_memory_bytes,
+            schedule=config.schedule,
+            seed=config.schedule_seed,
+        )
+        set_current_device(self.device)
+        self.model_runner = create_model_runner(config, self.device)
+
+    def load_model(self) -> int:
+        """Load, make the KV cache, warm up; return the number of KV blocks."""
+        self.model_runner.load_model()
+        shape = self.model_runner.model.shape
+        num_blocks = num_kv_blocks(self.config, shape, self.device)
+        self.model_runner.initialize_kv_cache(num_blocks)
+        self.model_runner.warm_up()
+        return num_blocks
+
+    def execute_model(self, step: SchedulerOutput) -> Mapping[str, SampledToken]:
+        """Run one step on either runner; return the sampled tokens by request id."""
+        if isinstance(self.model_runner, V2GPUModelRunner):
+            self.model_runner.execute_model(step)
+            return self.model_runner.sample_tokens().get_output()
+        return self.model_runner.execute_model(step)
+
+    def memory_stats(self) -> dict[str, Any]:
+        """The device's own account of its memory, in bytes."""
+        return self.device.memory_stats()
+
+    def get_warnings(self) -> list[str]:
+        """What the configuration asked for and will not be done."""
+        return self.config.warnings
+
+    def shutdown(self) -> None:
+        """Give every byte back to the device."""
+        self.device.synchronize()
+        offloader = self.model_runner.offloader
+        self.model_runner.shutdown()
+        offloader.shutdown()
+        if get_offloader() is offloader:
+            set_offloader(NoopOffloader())
+        self.model_runner.offloader = NoopOffloader()
+        del offloader
+        gc.collect()
+
+
+class WorkerWrapper:
+    """Makes the worker, with its extension mixed in."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.worker = worker_class(config.worker_extension_cls)(config)
+
+
+class UniProcExecutor:
+    """Drives the one worker."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.driver_worker = WorkerWrapper(config)
+        try:
+            self.num_blocks = self.driver_worker.worker.load_model()
+        except BaseException:
+            self.driver_worker.worker.shutdown()
+            raise
+
+    def execute_model(self, step: SchedulerOutput) -> Mapping[str, SampledToken]:
+        """Run one step."""
+        return self.driver_worker.worker.execute_model(step)
+
+    def collective_rpc(
+        self, method: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> list[Any]:
+        """Call a method of every worker by name.
+
+        Raises:
+            ConfigError: the worker has no such method.
+        """
+        worker = self.driver_worker.worker
+        call = getattr(worker, method, None)
+        check(callable(call), f"method={method!r} is not a method of {type(worker).__name__}")
+        assert call is not None
+        return [call(*args, **(kwargs or {}))]
+
+    def shutdown(self) -> None:
+        """Shut the worker down."""
+        self.driver_worker.worker.shutdown()
+
+
+class EngineCore:
+    """Scheduler and executor; a step is three calls."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        if config.num_threads is not None:
+            torch.set_num_threads(config.num_threads)
+        for line in config.warnings:
+            logger.warning(line)
+        self.model_executor = UniProcExecutor(config)
+        blocks = BlockPool(self.model_executor.num_blocks, config.block_size)
+        self.scheduler = Scheduler(config, blocks)
+        envs.enable_envs_cache()
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request; see `Scheduler.add` for refusals."""
+        self.scheduler.add(request)
+
+    def step(self) -> list[Request]:
+        """Schedule, run, post-process; return the requests that ended."""
+        step = self.scheduler.schedule()
+        with torch.inference_mode():
+            sampled = self.model_executor.execute_model(step)
+        return self.scheduler.update(step, sampled)
+
+    @property
+    def has_work(self) -> bool:
+        """True while a step would do something."""
+        return self.scheduler.has_work
+
+    def shutdown(self) -> None:
+        """Free everything; the environment is read anew afterwards."""
+        self.model_executor.shutdown()
+        envs.disable_envs_cache()
+
+
+class EngineCoreClient(Protocol):
+    """How the engine's face reaches the core, wherever that lives."""
+
+    def generate(self, requests: Sequence[Request]) -> list[Request]:
+        """Run requests to their end."""
+        ...
+
+    def collective_rpc(
+        self, method: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> list[Any]:
+        """Call a method of every worker by name."""
+        ...
+
+    def shutdown(self) -> None:
+        """End the core."""
+        ...
+
+
+class InprocClient:
+    """The core in this process."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.engine_core = EngineCore(config)
+
+    def generate(self, requests: Sequence[Request]) -> list[Request]:
+        """Run requests to their end; refusals come before anything runs."""
+        return run_to_end(self.engine_core, requests)
+
+    def collective_rpc(
+        self, method: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> list[Any]:
+        """Call a method of every worker by name."""
+        return self.engine_core.model_executor.collective_rpc(method, args, kwargs)
+
+    def shutdown(self) -> None:
+        """Free everything."""
+        self.engine_core.shutdown()
+
+
+class LLMEngine:
+    """The engine's face: a core, in this process or in its own."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.engine_core: EngineCoreClient
+        if envs.VLLM_ENABLE_V1_MULTIPROCESSING:
+            from .core_process import CoreProcessClient
+
+            self.engine_core = CoreProcessClient(config)
+        else:
+            self.engine_core = InprocClient(config)
+
+
+def run_to_end(core: EngineCore, requests: Sequence[Request]) -> list[Request]:
+    """Queue requests, step until all have ended, and return them in the order given."""
+    for request in requests:
+        core.scheduler.check_fits(request)
+    for request in requests:
+        core.add_request(request)
+    ended: dict[str, Request] = {}
+    while core.has_work:
+        ended.update((request.request_id, request) for request in core.step())
+    return [ended[request.request_id] for request in requests]
+
+
+def worker_class(extension: str) -> type[Worker]:
+    """`Worker`, with the class `module.Class` mixed in if one is named.
+
+    Raises:
+        ConfigError: the name leads nowhere, or the class redefines something of the Worker.
+    """
+    if not extension:
+        return Worker
+    module, _, name = extension.rpartition(".")
+    given = f"worker_extension_cls={extension!r}"
+    check(bool(module), f"{given} must be module.Class")
+    mixin = getattr(importlib.import_module(module), name, None)
+    check(isinstance(mixin, type), f"{given}: {module} has no class {name}")
+    assert isinstance(mixin, type)
+    taken = [n for n in dir(mixin) if not n.startswith("__") and hasattr(Worker, n)]
+    check(not taken, f"{given} redefines {', '.join(taken)} of the Worker: rename it")
+    return type("Worker", (Worker, mixin), {})

@@ -1,0 +1,105 @@
+"""Fill a model's parameters: fused from safetensors, or at random from a seed.
+
+Writes through `param.data.copy_`, so it does not matter where an offloader has put the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from .config import ConfigError, EngineConfig
+from .models import CausalLM
+
+FUSED = {
+    "q_proj": ("qkv_proj", 0),
+    "k_proj": ("qkv_proj", 1),
+    "v_proj": ("qkv_proj", 2),
+    "gate_proj": ("gate_up_proj", 0),
+    "up_proj": ("gate_up_proj", 1),
+}
+"""Checkpoint segment -> (parameter segment, which part of its rows)."""
+
+
+def load_weights(model: CausalLM, config: EngineConfig) -> None:
+    """Fill every parameter of `model`, each row exactly once.
+
+    Raises:
+        ConfigError: the checkpoint lacks a tensor, has one too many, or one of another shape.
+    """
+    if config.load_format == "dummy":
+        fill_random(model, config.seed)
+        return
+    params, parts = dict(model.named_parameters()), fused_parts(model)
+    left = {name: param.shape[0] for name, param in params.items()}
+    for name, tensor in read_checkpoint(Path(config.model)):
+        if name.endswith("rotary_emb.inv_freq") or (
+            model.shape.is_tied and name == "lm_head.weight"
+        ):
+            continue
+        target, part = fused_name(name)
+        if target not in params:
+            raise ConfigError(f"tensor {name!r} in {config.model} belongs to no parameter")
+        offset, rows = parts[target.rsplit(".", 2)[1]][part] if part is not None else (0, None)
+        destination = params[target].data
+        if rows is not None:
+            destination = destination.narrow(0, offset, rows)
+        if destination.shape != tensor.shape:
+            raise ConfigError(
+                f"tensor {name!r} has shape {list(tensor.shape)}, the model needs "
+                f"{list(destination.shape)} (config.json of {config.model})"
+            )
+        destination.copy_(tensor)
+        left[target] -= tensor.shape[0]
+    for name, rows_left in left.items():
+        if rows_left:
+            raise ConfigError(f"parameter {name!r} is not filled by the checkpoint {config.model}")
+
+
+def fused_name(name: str) -> tuple[str, int | None]:
+    """Parameter that a checkpoint's tensor goes to, and which part of it (None: all)."""
+    head, segment, tail = name.rsplit(".", 2) if name.count(".") >= 2 else ("", "", name)
+    if segment not in FUSED:
+        return name, None
+    fused, part = FUSED[segment]
+    return f"{head}.{fused}.{tail}", part
+
+
+def fused_parts(model: CausalLM) -> dict[str, list[tuple[int, int]]]:
+    """(first row, rows) of each part of the fused parameters."""
+    shape = model.shape
+    q, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    inner = shape.intermediate_size
+    return {
+        "qkv_proj": [(0, q), (q, kv), (q + kv, kv)],
+        "gate_up_proj": [(0, inner), (inner, inner)],
+    }
+
+
+def read_checkpoint(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of a folder's *.safetensors, one at a time.
+
+    Raises:
+        ConfigError: the folder holds none.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ConfigError(f"model={str(folder)!r} has no *.safetensors: use load_format='dummy'")
+    for file in files:
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - not a mapping
+                yield name, tensors.get_tensor(name)
+
+
+def fill_random(model: nn.Module, seed: int) -> None:
+    """Norms become ones, other weights normal with deviation 0.02; same seed, same bytes."""
+    generator = torch.Generator().manual_seed(seed)
+    for param in model.parameters():
+        values = torch.ones(param.shape)
+        if param.dim() > 1:
+            values.normal_(0.0, 0.02, generator=generator)
+        param.data.copy_(values)

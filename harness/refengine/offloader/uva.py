@@ -1,0 +1,127 @@
+"""UVA offload: parameters stay in host memory, and the device reads them there.
+
+Where a view of host memory is not possible or not wanted, each forward copies them first.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from harness.refengine import envs
+from harness.refengine.device import get_current_device
+
+from .base import BaseOffloader, is_selected, should_pin_memory
+from .forward import Forward, replace_forward
+
+
+class UVAOffloader(BaseOffloader):
+    """Offloads parameters in the order of the stack until a budget is reached.
+
+    A view needs pinned memory on real hardware. Asked for a view of unpinned memory there, this
+    offloader copies on forward instead, so that the request not to pin is kept.
+
+    Args:
+        cpu_offload_max_bytes: Budget; the last parameter may overshoot it.
+        cpu_offload_params: Selectors, whole dot-segments; empty takes every parameter.
+    """
+
+    def __init__(
+        self, cpu_offload_max_bytes: int, cpu_offload_params: frozenset[str] = frozenset()
+    ) -> None:
+        self.device = get_current_device()
+        self.cpu_offload_max_bytes = cpu_offload_max_bytes
+        self.cpu_offload_params = cpu_offload_params
+        self.cpu_offload_bytes = 0
+        self.pin_memory = should_pin_memory()
+        self.uva_offloading = (
+            self.device.uva_available
+            and not envs.VLLM_WEIGHT_OFFLOADING_DISABLE_UVA
+            and (self.pin_memory or not self.device.uva_needs_pinned)
+        )
+        self.host_copies: dict[str, torch.Tensor] = {}
+        """`{module index}.{parameter name}` -> host copy."""
+        self._params: list[nn.Parameter] = []
+        self._restores: list[Callable[[], None]] = []
+
+    def wrap_modules(self, modules_generator: Iterable[nn.Module]) -> list[nn.Module]:
+        """Offload each module as it is made, before the next one takes device memory."""
+        modules = []
+        for module_index, module in enumerate(modules_generator):
+            self._offload_module(module_index, module)
+            modules.append(module)
+        return modules
+
+    def shutdown(self) -> None:
+        """Drop hooks and host copies; offloaded parameters are left empty."""
+        self.device.synchronize()
+        for restore in self._restores:
+            restore()
+        for param in self._params:
+            param.data = torch.empty(0, dtype=param.dtype)
+            del param._vllm_offloaded_cpu_data  # type: ignore[attr-defined]
+        self._restores.clear()
+        self._params.clear()
+        self.host_copies.clear()
+
+    def _offload_module(self, module_index: int, module: nn.Module) -> None:
+        names = []
+        for name, param in module.named_parameters():
+            if self.cpu_offload_bytes >= self.cpu_offload_max_bytes:
+                break
+            if is_selected(name, self.cpu_offload_params):
+                self.host_copies[f"{module_index}.{name}"] = self._offload_param(param)
+                names.append(name)
+        if names and not self.uva_offloading:
+            self._restores.append(
+                replace_forward(module, lambda original: self._copying(module, names, original))
+            )
+
+    def _offload_param(self, param: nn.Parameter) -> torch.Tensor:
+        host_copy = self.device.to(param.data, "pinned" if self.pin_memory else "host")
+        param._vllm_offloaded_cpu_data = host_copy  # type: ignore[attr-defined]
+        if self.uva_offloading:
+            param.data = self.device.uva_view(host_copy)
+            param._vllm_is_uva_offloaded = True  # type: ignore[attr-defined]
+        else:
+            param.data = host_copy
+        self.cpu_offload_bytes += host_copy.nbytes
+        self._params.append(param)
+        return host_copy
+
+    def _copying(self, module: nn.Module, names: list[str], original: Forward) -> Forward:
+        """Make a forward that computes with fresh device copies of the named parameters."""
+        module_ref = weakref.ref(module)
+        device = self.device
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            living = module_ref()
+            assert living is not None, "its forward was called"
+            copies = {}
+            for name in names:
+                source = living.get_parameter(name).data
+                fresh = device.empty(
+                    source.shape, source.dtype, kind="state", stride=source.stride()
+                )
+                device.copy_async(fresh, source, site=f"uva_onload.{name}")
+                copies[f"module.{name}"] = fresh
+            call = _Call(living, original)
+            return torch.func.functional_call(call, copies, args, kwargs, tie_weights=False)
+
+        return forward
+
+
+class _Call(nn.Module):
+    """Calls a module's own forward, so that its forward hooks do not run a second time."""
+
+    def __init__(self, module: nn.Module, original: Forward) -> None:
+        super().__init__()
+        self.module = module
+        self.original = original
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.original(*args, **kwargs)

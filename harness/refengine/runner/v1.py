@@ -1,0 +1,158 @@
+"""Model runner V1: keeps requests on the host and rebuilds the whole batch each step.
+
+`execute_model` computes and samples, and returns only when the tokens are on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from harness.refengine.config import EngineConfig
+from harness.refengine.device import Device
+from harness.refengine.kv_cache import NULL_BLOCK, allocate_kv_caches
+from harness.refengine.layers import build_context
+from harness.refengine.loader import load_weights
+from harness.refengine.models import CausalLM
+from harness.refengine.offloader import create_offloader, get_offloader, set_offloader
+from harness.refengine.sampler import SamplingRow, sample, to_tokens
+from harness.refengine.sampling_params import SamplingParams
+from harness.refengine.scheduler import SampledToken, SchedulerOutput
+
+
+@dataclass(slots=True, kw_only=True)
+class HostRequest:
+    """A request as V1 knows it: all on the host."""
+
+    token_ids: list[int]
+    """Prompt and answer so far."""
+    num_prompt: int
+    params: SamplingParams
+    block_ids: tuple[int, ...]
+    seed: int | str
+
+
+@dataclass(slots=True, kw_only=True)
+class HostBatch:
+    """One step's batch as lists, requests one after another."""
+
+    input_ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    block_ids: list[tuple[int, ...]] = field(default_factory=list)
+    num_tokens: list[int] = field(default_factory=list)
+    seq_lens: list[int] = field(default_factory=list)
+    sample_rows: list[int] = field(default_factory=list)
+    """Rows of the flat batch whose logits are sampled."""
+    sample_ids: list[str] = field(default_factory=list)
+    sampling: list[SamplingRow] = field(default_factory=list)
+
+
+class GPUModelRunner:
+    """Runner V1.
+
+    Args:
+        config: the engine's configuration.
+        device: where the model computes.
+    """
+
+    def __init__(self, config: EngineConfig, device: Device) -> None:
+        self.config = config
+        self.device = device
+        self.requests: dict[str, HostRequest] = {}
+        self.kv_caches: list[torch.Tensor] = []
+        set_offloader(create_offloader(config.offload))
+        self.offloader = get_offloader()
+
+    def load_model(self) -> None:
+        """Make the model, fill its weights, and let the offloader finish."""
+        dtype = getattr(torch, self.config.dtype)
+        self.model = CausalLM(self.device, dtype, self.config.hf_config, self.config.model_len)
+        load_weights(self.model, self.config)
+        get_offloader().post_init()
+
+    def initialize_kv_cache(self, num_blocks: int) -> None:
+        """Allocate the KV cache and bind it to the layers."""
+        shape = self.model.shape
+        self.kv_caches = allocate_kv_caches(num_blocks, self.config, shape, self.device)
+        self.model.bind_kv_caches(self.kv_caches)
+
+    def warm_up(self) -> None:
+        """V1 has nothing to warm up."""
+
+    def execute_model(self, step: SchedulerOutput) -> dict[str, SampledToken]:
+        """Compute one step and return the sampled token of each request that has one."""
+        self._update_requests(step)
+        if not step.rows:
+            return {}
+        batch = self._build_batch(step)
+        block_table = pad(batch.block_ids, self._padded_blocks(batch))
+        positions = self._on_device(batch.positions)
+        ctx = build_context(
+            positions,
+            self._on_device(block_table),
+            num_tokens=batch.num_tokens,
+            seq_lens=batch.seq_lens,
+            block_size=self.config.block_size,
+            window=self.model.shape.window,
+            dtype=self.kv_caches[0].dtype,
+        )
+        input_ids, rows = self._on_device(batch.input_ids), self._on_device(batch.sample_rows)
+        hidden = self.model(input_ids, positions, ctx)
+        if not batch.sample_rows:
+            hidden.result()
+            return {}
+        logits = self.model.compute_logits(hidden, rows)
+        sampled = self.device.launch(sample, logits, batch.sampling, site="sampler").result()
+        tokens = to_tokens(sampled, batch.sampling)
+        for request_id, token in zip(batch.sample_ids, tokens, strict=True):
+            self.requests[request_id].token_ids.append(token.token_id)
+        return dict(zip(batch.sample_ids, tokens, strict=True))
+
+    def shutdown(self) -> None:
+        """Drop the model and the KV cache."""
+        self.kv_caches.clear()
+        if hasattr(self, "model"):
+            del self.model
+
+    def _update_requests(self, step: SchedulerOutput) -> None:
+        for request_id in step.finished:
+            del self.requests[request_id]
+        for new in step.new:
+            default_seed = f"{self.config.seed}:{new.request_id}"
+            self.requests[new.request_id] = HostRequest(
+                token_ids=list(new.prompt_token_ids),
+                num_prompt=len(new.prompt_token_ids),
+                params=new.sampling_params,
+                block_ids=new.block_ids,
+                seed=default_seed if new.sampling_params.seed is None else new.sampling_params.seed,
+            )
+
+    def _build_batch(self, step: SchedulerOutput) -> HostBatch:
+        batch = HostBatch()
+        for row in step.rows:
+            request, end = self.requests[row.request_id], row.start + row.num_tokens
+            batch.input_ids += request.token_ids[row.start : end]
+            batch.positions += range(row.start, end)
+            batch.block_ids.append(request.block_ids)
+            batch.num_tokens.append(row.num_tokens)
+            batch.seq_lens.append(end)
+            if row.samples:
+                position = end - request.num_prompt
+                batch.sample_rows.append(len(batch.input_ids) - 1)
+                batch.sample_ids.append(row.request_id)
+                batch.sampling.append(
+                    SamplingRow(params=request.params, seed=request.seed, position=position)
+                )
+        return batch
+
+    def _padded_blocks(self, batch: HostBatch) -> int:
+        return -(-max(batch.seq_lens) // self.config.block_size)
+
+    def _on_device(self, values: list[int] | list[list[int]]) -> torch.Tensor:
+        return self.device.to(torch.tensor(values, dtype=torch.int64), "device", kind="state")
+
+
+def pad(rows: list[tuple[int, ...]], width: int) -> list[list[int]]:
+    """Cut or fill every row of blocks to `width`, with the null block."""
+    return [[*row[:width], *[NULL_BLOCK] * (width - len(row))] for row in rows]

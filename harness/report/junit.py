@@ -1,0 +1,114 @@
+"""JUnit XML: a testcase for each case, its axes as properties, controls in a suite apart."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+
+from harness.core import CaseResult, Json, Outcome, Run, Verdict
+
+from .cell import filter_axes, lead_sentence
+
+_ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters no XML 1.0 document may hold."""
+
+
+def render_junit(
+    results: Sequence[CaseResult],
+    runs: Mapping[str, Run],
+    outcome: Outcome,
+    manifest: Mapping[str, Json],
+) -> str:
+    """Render JUnit XML.
+
+    FAIL becomes a failure, VACUOUS a failure of type VACUOUS, ERROR an error, UNSUPPORTED skipped
+    with its reason. A control that behaved passes, whatever its verdict; one that did not is a
+    failure of type CONTROL.
+
+    Returns:
+        The document, with its XML declaration.
+    """
+    root = ET.Element("testsuites", name="harness")
+    session = str(manifest.get("session_id") or (results[0].session_id if results else "session"))
+    counting = [r for r in results if r.counts]
+    controls = [r for r in results if not r.counts]
+    suites = [(session, counting)] + ([(f"{session}.controls", controls)] if controls else [])
+    for name, members in suites:
+        root.append(_suite(name, members, runs))
+    for key in ("tests", "failures", "errors", "skipped"):
+        root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
+    root.set("time", f"{sum(r.duration_s for r in results):.3f}")
+    properties = ET.Element("properties")
+    _property(properties, "exit_code", str(outcome.exit_code))
+    _property(properties, "sentence", outcome.sentence)
+    root[0].insert(0, properties)
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(name: str, results: Sequence[CaseResult], runs: Mapping[str, Run]) -> ET.Element:
+    suite = ET.Element("testsuite", name=_clean(name), tests=str(len(results)))
+    for result in results:
+        suite.append(_testcase(result, runs))
+    for key, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(key, str(sum(1 for case in suite if case.find(tag) is not None)))
+    suite.set("time", f"{sum(r.duration_s for r in results):.3f}")
+    if results:
+        suite.set("timestamp", min(r.started_at for r in results))
+    return suite
+
+
+def _testcase(result: CaseResult, runs: Mapping[str, Run]) -> ET.Element:
+    model = result.case.workload.model.name
+    case = ET.Element("testcase", classname=_clean(f"harness.{model}"))
+    case.set("name", _clean(result.case.anchor.removeprefix(f"{model}/")))
+    case.set("time", f"{result.duration_s:.3f}")
+    properties = ET.SubElement(case, "properties")
+    axes = {**filter_axes(result.case.target, model), **result.case.axes}
+    facts = {"case_id": result.case.case_id, "verdict": result.verdict.value}
+    for key, value in {**facts, **axes, "role": result.case.role}.items():
+        _property(properties, key, value)
+    if (outcome := _outcome(result)) is not None:
+        outcome.text = _clean(_details(result))
+        case.append(outcome)
+        if log := _log(result, runs):
+            ET.SubElement(case, "system-err").text = _clean(log)
+    return case
+
+
+def _outcome(result: CaseResult) -> ET.Element | None:
+    """The element that says why a testcase is not a pass; None for a pass."""
+    message = _clean(lead_sentence(result))
+    if not result.counts:
+        kind = None if result.behaved else ("failure", "CONTROL")
+        message = f"control misbehaved ({result.verdict.value}): {message}"
+    else:
+        kind = {
+            Verdict.FAIL: ("failure", "FAIL"),
+            Verdict.VACUOUS: ("failure", "VACUOUS"),
+            Verdict.ERROR: ("error", "ERROR"),
+            Verdict.UNSUPPORTED: ("skipped", "UNSUPPORTED"),
+        }.get(result.verdict)
+    if kind is None:
+        return None
+    return ET.Element(kind[0], type=kind[1], message=message)
+
+
+def _details(result: CaseResult) -> str:
+    lines = [f"{f.judge}: {f.verdict.value}: {f.summary}" for f in result.findings]
+    return "\n".join([*lines, f"run it again: {result.command}"])
+
+
+def _log(result: CaseResult, runs: Mapping[str, Run]) -> str:
+    ids = dict.fromkeys((result.baseline_run_id, result.target_run_id))
+    found = [runs[i] for i in ids if i is not None and i in runs]
+    return "\n".join(line for run in found for line in run.log_tail)
+
+
+def _property(parent: ET.Element, name: str, value: str) -> None:
+    ET.SubElement(parent, "property", name=_clean(name), value=_clean(value))
+
+
+def _clean(text: str) -> str:
+    return _ILLEGAL.sub("\ufffd", text)

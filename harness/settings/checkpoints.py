@@ -1,0 +1,230 @@
+"""Makes a seeded checkpoint on disk: config.json, model.safetensors and a file of their hashes.
+
+Weights are a pure function of config and seed: integer arithmetic over PCG64's raw stream, so the
+same bytes come out on every platform and numpy version. No torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import struct
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.core import Json, ModelNotFoundError, UsageError, canonical_json
+
+FORMAT_VERSION = 1
+"""Raised when the same config and seed would give other bytes."""
+
+MODEL_TYPES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen3ForCausalLM": "qwen3",
+}
+"""Architectures a checkpoint can be made for, and their `model_type`."""
+
+WEIGHTS_FILE, CONFIG_FILE, HASH_FILE = "model.safetensors", "config.json", "sha256.json"
+
+EMBEDDING_STD = 0.3
+MATRIX_STD = 0.09
+"""With unit-RMS hidden states of width 128, logits spread by about 3 nats: few near-ties."""
+
+_SAFETENSORS_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_SUM_OF_FOUR_STD = float(np.sqrt(4 * (65536**2 - 1) / 12))
+
+
+def list_tensor_shapes(config: Mapping[str, Json]) -> dict[str, tuple[int, ...]]:
+    """Every tensor of a checkpoint by its Hugging Face name, in the order of the layers.
+
+    Args:
+        config: config.json content; `architectures[0]` must be a key of `MODEL_TYPES`.
+
+    Returns:
+        name -> shape; matrices are (out_features, in_features).
+    """
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    q_rows = config["num_attention_heads"] * config["head_dim"]
+    kv_rows = config["num_key_value_heads"] * config["head_dim"]
+    block: dict[str, tuple[int, ...]] = {
+        "input_layernorm": (hidden,),
+        "self_attn.q_proj": (q_rows, hidden),
+        "self_attn.k_proj": (kv_rows, hidden),
+        "self_attn.v_proj": (kv_rows, hidden),
+        "self_attn.o_proj": (hidden, q_rows),
+        "post_attention_layernorm": (hidden,),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }
+    if config["architectures"][0] == "Qwen3ForCausalLM":
+        block |= {
+            "self_attn.q_norm": (config["head_dim"],),
+            "self_attn.k_norm": (config["head_dim"],),
+        }
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (config["vocab_size"], hidden)
+    }
+    for layer_idx in range(config["num_hidden_layers"]):
+        shapes |= {f"model.layers.{layer_idx}.{name}.weight": s for name, s in block.items()}
+    shapes["model.norm.weight"] = (hidden,)
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (config["vocab_size"], hidden)
+    return shapes
+
+
+def make_tensor(name: str, shape: tuple[int, ...], *, seed: int) -> npt.NDArray[np.float32]:
+    """One weight as float32 of `shape`; it depends on name, shape and seed only.
+
+    Vectors (norms) are ones. A matrix entry is the scaled sum of four 16-bit draws, close to
+    normal and exact in integers.
+    """
+    if len(shape) == 1:
+        return np.ones(shape, dtype=np.float32)
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    raw = np.random.PCG64(int.from_bytes(digest[:16], "little")).random_raw(int(np.prod(shape)))
+    sums = raw.astype("<u8").view("<u2").reshape(-1, 4).sum(axis=1, dtype=np.int64)
+    std = EMBEDDING_STD if name in ("model.embed_tokens.weight", "lm_head.weight") else MATRIX_STD
+    values: npt.NDArray[np.float32] = ((sums - 2 * 65535) * (std / _SUM_OF_FOUR_STD)).astype("f4")
+    return values.reshape(shape)
+
+
+def to_bytes(values: npt.NDArray[np.float32], dtype: str) -> bytes:
+    """Little-endian bytes of `values` in float32, float16 or bfloat16 (nearest, ties to even)."""
+    if dtype == "bfloat16":
+        bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1))) >> 16
+        return rounded.astype("<u2").tobytes()
+    return values.astype({"float32": "<f4", "float16": "<f2"}[dtype]).tobytes()
+
+
+def compute_checkpoint_hash(config: Mapping[str, Json], seed: int) -> str:
+    """12 hex digits over everything the bytes depend on."""
+    facts = {"format": FORMAT_VERSION, "config": config, "seed": seed}
+    return hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:12]
+
+
+def ensure_checkpoint(name: str, config: Mapping[str, Json], *, seed: int, cache_dir: Path) -> Path:
+    """The checkpoint's folder in `cache_dir`, made now if absent or damaged.
+
+    Safe for any number of processes at once: each makes its own copy beside the final place and
+    renames it in; whoever comes second uses the first one's.
+
+    Args:
+        name: start of the folder's name.
+        config: config.json content; `torch_dtype` is the dtype on disk.
+        seed: seed of the weights.
+        cache_dir: parent of all made checkpoints; created when absent.
+
+    Raises:
+        UsageError: `cache_dir` cannot be written.
+    """
+    stem = re.sub(r"[^A-Za-z0-9._-]", "--", name)
+    final = cache_dir / f"{stem}-{compute_checkpoint_hash(config, seed)}"
+    if is_intact(final):
+        return final
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{final.name}.", dir=cache_dir) as scratch:
+            made = Path(scratch) / "made"
+            write_checkpoint(made, config, seed=seed)
+            _move_into_place(made, final, Path(scratch))
+    except OSError as error:
+        raise UsageError(
+            f"cache folder {str(cache_dir)!r} cannot hold the checkpoint of {name!r}: {error}; "
+            "set HARNESS_CACHE to a folder that can be written"
+        ) from error
+    return final
+
+
+def write_checkpoint(folder: Path, config: Mapping[str, Json], *, seed: int) -> None:
+    """Write config.json, model.safetensors and their hashes into the new folder `folder`."""
+    folder.mkdir()
+    dtype = str(config["torch_dtype"])
+    tensors = {
+        name: (shape, to_bytes(make_tensor(name, shape, seed=seed), dtype))
+        for name, shape in list_tensor_shapes(config).items()
+    }
+    (folder / WEIGHTS_FILE).write_bytes(encode_safetensors(tensors, dtype))
+    text = json.dumps(dict(config), indent=2, sort_keys=True) + "\n"
+    (folder / CONFIG_FILE).write_text(text, encoding="utf-8")
+    hashes = {f: _hash_file(folder / f) for f in (CONFIG_FILE, WEIGHTS_FILE)}
+    (folder / HASH_FILE).write_text(json.dumps(hashes, indent=2) + "\n", encoding="utf-8")
+
+
+def encode_safetensors(tensors: Mapping[str, tuple[tuple[int, ...], bytes]], dtype: str) -> bytes:
+    """A whole safetensors file: name -> (shape, bytes), all of one dtype, in the order given.
+
+    Written here because the package's raw writer changed its arguments between versions; the
+    format is an 8-byte length, a JSON header padded to 8 bytes, and the data.
+    """
+    header: dict[str, Json] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, (shape, data) in tensors.items():
+        begin, end = end, end + len(data)
+        header[name] = {
+            "dtype": _SAFETENSORS_DTYPES[dtype],
+            "shape": list(shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([struct.pack("<Q", len(text)), text, *(data for _, data in tensors.values())])
+
+
+def is_intact(folder: Path) -> bool:
+    """True when the folder holds exactly what its hash file says."""
+    try:
+        hashes = json.loads((folder / HASH_FILE).read_text(encoding="utf-8"))
+        return set(hashes) == {CONFIG_FILE, WEIGHTS_FILE} and all(
+            _hash_file(folder / name) == digest for name, digest in hashes.items()
+        )
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def read_config(folder: Path) -> dict[str, Json]:
+    """The content of `folder`/config.json.
+
+    Raises:
+        ModelNotFoundError: there is no such file, or it is no JSON object.
+    """
+    file = folder / CONFIG_FILE
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelNotFoundError(
+            f"model path={str(folder)!r}: cannot read config.json ({error.strerror}); "
+            "give a folder with config.json and *.safetensors"
+        ) from None
+    except ValueError as error:
+        raise ModelNotFoundError(f"{file}: not valid JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise ModelNotFoundError(f"{file}: must hold a JSON object")
+    return config
+
+
+def _move_into_place(made: Path, final: Path, scratch: Path) -> None:
+    for attempt in range(3):
+        try:
+            os.rename(made, final)
+            return
+        except OSError:
+            if is_intact(final):
+                return
+            if attempt == 2:
+                raise
+        with contextlib.suppress(FileNotFoundError):  # another process moved it away first
+            os.rename(final, scratch / f"damaged-{attempt}")
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,150 @@
+"""The placement judge: names, bytes, slots, pool and refills, each able to fail."""
+
+from dataclasses import replace
+
+import pytest
+
+from harness.core import BufferPoolInfo, Verdict
+from harness.judge.placement import judge_placement
+from tests.builders import (
+    NONE,
+    PREFETCH,
+    UVA,
+    baseline_run,
+    build_case,
+    build_expectation,
+    build_params,
+    build_run,
+    noop_run,
+    target_run,
+)
+
+
+def judge_pool(**changes):
+    case = build_case(PREFETCH)
+    pool = BufferPoolInfo(
+        slot_capacity=1, num_bytes=2000, slots={1: 0, 3: 0}, refill_after={1: 3, 3: 1}
+    )
+    target = target_run(case, buffer_pool=replace(pool, **changes))
+    return judge_placement(case, baseline_run(case), target)
+
+
+def test_weights_as_computed_pass_and_say_so():
+    case = build_case(PREFETCH)
+    finding = judge_placement(case, baseline_run(case), target_run(case))
+    assert finding.verdict is Verdict.PASS
+    assert finding.summary == (
+        "Weights stand where they should: 4 parameters of 2 layers, 4,000 bytes, as computed; "
+        "they compute from the 1 slots of a pool of 2,000 bytes."
+    )
+
+
+def test_nothing_offloaded_is_vacuous_not_fail():
+    case = build_case(PREFETCH)
+    finding = judge_placement(case, baseline_run(case), noop_run(case))
+    assert finding.verdict is Verdict.VACUOUS
+    assert finding.summary == "nothing is offloaded on the target: placement is unproven"
+
+
+def test_case_without_offload_gets_no_word():
+    case = build_case(NONE)
+    assert judge_placement(case, baseline_run(case), target_run(case)) is None
+
+
+def test_unasked_offload_fails():
+    case = build_case(NONE)
+    offloading = build_run(case.target, build_expectation(build_case(UVA).target))
+    finding = judge_placement(case, baseline_run(case), offloading)
+    assert finding.verdict is Verdict.FAIL
+    assert "parameters offloaded unexpectedly: 4" in finding.summary
+
+
+def test_missing_parameter_fails_by_name():
+    case = build_case(UVA)
+    params = tuple(
+        replace(p, is_offloaded=False, space="device") if p.name == "layers.1.mlp" else p
+        for p in build_params(case.expected)
+    )
+    finding = judge_placement(case, baseline_run(case), target_run(case, params=params))
+    assert finding.verdict is Verdict.FAIL
+    assert "1 of 4, layers.1.mlp" in finding.summary
+    assert finding.evidence["missing"] == ["layers.1.mlp"]
+    assert finding.evidence["actual"]["bytes"] == 3000
+
+
+def test_one_byte_too_few_fails():
+    case = build_case(UVA)
+    params = tuple(
+        replace(p, num_bytes=999) if p.name == "layers.1.mlp" else p
+        for p in build_params(case.expected)
+    )
+    finding = judge_placement(case, baseline_run(case), target_run(case, params=params))
+    assert finding.verdict is Verdict.FAIL
+    assert "offloaded bytes differ: expected 4,000, found 3,999" in finding.summary
+
+
+def test_offloaded_parameter_with_its_bytes_on_the_device_fails():
+    case = build_case(UVA)
+    params = tuple(replace(p, space="device") for p in build_params(case.expected))
+    finding = judge_placement(case, baseline_run(case), target_run(case, params=params))
+    assert finding.verdict is Verdict.FAIL
+    assert "with their bytes on the device" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"slot_capacity": 2}, "slot capacity differs: expected 1, found 2"),
+        ({"num_bytes": 2001}, "pool bytes differ: expected 2,000, found 2,001"),
+        ({"slots": {1: 0, 3: 1}}, "slot of layer differs: layer 3 expected 0, found 1"),
+        ({"slots": {1: 0}}, "slot of layer differs: layer 3 expected 0, found None"),
+        ({"refill_after": {1: 1}}, "refill after layer differs: layer 1 expected 3, found 1"),
+        ({"refill_after": {2: 1}}, "refill after layer differs: layer 2 expected None, found 1"),
+    ],
+)
+def test_pool_not_as_computed_fails(changes, text):
+    finding = judge_pool(**changes)
+    assert finding.verdict is Verdict.FAIL
+    assert text in finding.summary
+
+
+def test_refills_are_judged_only_where_observed():
+    assert judge_pool(refill_after={}).verdict is Verdict.PASS
+    assert judge_pool(refill_after={3: 1}).evidence["num_refills_observed"] == 1
+
+
+def test_slot_found_by_address_that_differs_fails():
+    case = build_case(PREFETCH)
+    params = tuple(
+        replace(p, slot_idx=5) if p.name == "layers.3.attn" else p
+        for p in build_params(case.expected)
+    )
+    params = tuple(p for p in params if p.name != "layers.3.mlp") + tuple(
+        replace(p, slot_idx=5) for p in params if p.name == "layers.3.mlp"
+    )
+    finding = judge_placement(case, baseline_run(case), target_run(case, params=params))
+    assert finding.verdict is Verdict.FAIL
+    assert "slot by address of layer differs: layer 3 expected 0, found 5" in finding.summary
+
+
+def test_unreadable_pool_cannot_tell():
+    case = build_case(PREFETCH)
+    finding = judge_placement(case, baseline_run(case), target_run(case, buffer_pool=None))
+    assert finding.verdict is Verdict.VACUOUS
+    assert finding.summary == "target: the buffer pool could not be read"
+
+
+def test_layers_hold_bytes_by_space_for_the_picture():
+    case = build_case(PREFETCH)
+    finding = judge_placement(case, baseline_run(case), target_run(case))
+    rows = {row["layer"]: row for row in finding.evidence["layers"]}
+    assert rows[1] == {
+        "layer": 1,
+        "device": 0,
+        "host": 0,
+        "pinned": 2000,
+        "slot": 0,
+        "expected_offloaded": True,
+    }
+    assert rows[0]["device"] == 2000
+    assert rows[None]["device"] == 5000

@@ -1,0 +1,207 @@
+"""A session's exit code, its controls, and its one sentence."""
+
+from dataclasses import replace
+
+import pytest
+
+from harness.core import ExitCode, Finding, RunStatus, Verdict
+from harness.judge import conclude, judge_case
+from tests.builders import (
+    NONE,
+    PREFETCH,
+    UVA,
+    baseline_run,
+    build_case,
+    build_null_case,
+    build_output,
+    build_result,
+    failed_run,
+    noop_run,
+    target_run,
+)
+
+
+def judged(case, baseline=None, target=None):
+    findings = judge_case(case, baseline or baseline_run(case), target or target_run(case))
+    return build_result(case, findings)
+
+
+def passing():
+    return [judged(build_case(offload)) for offload in (UVA, PREFETCH)]
+
+
+def silent(runner="v2"):
+    return [
+        judged(case, target=noop_run(case))
+        for case in (build_case(o, runner=runner) for o in (UVA, PREFETCH))
+    ]
+
+
+def wrong(case=None):
+    case = case or build_case(UVA)
+    outputs = [build_output(0, (10, 11, 99, 13)), build_output(1, (20, 21, 22, 23))]
+    return judged(case, target=target_run(case, outputs=outputs))
+
+
+def broken(case=None):
+    case = case or build_case(UVA)
+    return judged(case, target=failed_run(case, RunStatus.CRASH))
+
+
+def refused():
+    case = build_case(UVA)
+    return judged(case, target=failed_run(case, RunStatus.UNSUPPORTED, "needs the cuda device"))
+
+
+def control(*, caught=True):
+    case = build_case(UVA)
+    case = replace(
+        case,
+        role="control",
+        case_id="toy/control",
+        target=replace(case.target, faults=("wrong-slot",)),
+    )
+    return wrong(case) if caught else judged(case)
+
+
+def null(*, exact=True):
+    case = build_null_case()
+    return judged(case) if exact else wrong(case)
+
+
+def test_all_proven_is_zero_and_says_what_was_proven():
+    outcome = conclude([null(), control(), *passing()])
+    assert outcome.exit_code == ExitCode.PASS
+    assert outcome.sentence == (
+        "All 2 cells proven: offload took effect, weights stand where they should, "
+        "memory was saved and all 16 tokens are equal."
+    )
+    assert outcome.controls == {null().case.case_id: "ok", "toy/control": "ok"}
+    assert outcome.counts["PASS"] == 2
+
+
+def test_silent_offloader_is_vacuous_although_every_token_is_equal():
+    outcome = conclude([null(), control(), *silent(), *passing()])
+    assert outcome.exit_code == ExitCode.VACUOUS
+    assert outcome.sentence == (
+        "2 of 4 cells are VACUOUS: offload never took effect under runner v2 "
+        "(NoopOffloader is live), although every token is equal."
+    )
+
+
+def test_dominating_cause_leads_and_the_rest_is_counted():
+    case = build_case(UVA, expected={"unmatched_selectors": ("mpl",)})
+    outcome = conclude([judged(case), *silent(), *passing()])
+    assert outcome.sentence == (
+        "3 of 5 cells are VACUOUS: offload never took effect under runner v2 "
+        "(NoopOffloader is live), although every token is equal; 1 for other causes, "
+        f"first {case.anchor}: selector 'mpl' matches no parameter."
+    )
+
+
+def test_failing_cell_is_named_with_its_first_evidence():
+    outcome = conclude([wrong(), *passing()])
+    assert outcome.exit_code == ExitCode.FAIL
+    assert outcome.sentence.startswith(
+        "1 of 3 cells FAILS: toy/v2-uva-gb1-pin1-eager: 1 of 2 answers differ: request 0 "
+        "at position 2, expected token 12, got token 99;"
+    )
+
+
+@pytest.mark.parametrize(
+    ("results", "code"),
+    [
+        ([wrong(), broken(), *silent()], ExitCode.FAIL),
+        ([broken(), *silent(), *passing()], ExitCode.ERROR),
+        ([*silent(), refused()], ExitCode.VACUOUS),
+        ([refused(), *passing()], ExitCode.PASS),
+        ([refused()], ExitCode.UNSUPPORTED),
+        ([], ExitCode.VACUOUS),
+        ([null(), control()], ExitCode.VACUOUS),
+    ],
+)
+def test_worst_verdict_decides_the_exit_code(results, code):
+    assert conclude(results).exit_code == code
+
+
+def test_lesser_verdicts_are_counted_in_the_sentence():
+    outcome = conclude([wrong(), broken(), *silent()])
+    assert outcome.sentence.endswith("; 1 more ended in ERROR and 2 more are VACUOUS.")
+
+
+def test_nothing_selected_says_so():
+    assert conclude([]).sentence == "Nothing was compared: no cell was run, so nothing is proven."
+
+
+def test_refused_cells_are_told_beside_the_proven_ones():
+    assert conclude([refused(), *passing()]).sentence.endswith(
+        "; 1 is UNSUPPORTED (needs the cuda device)."
+    )
+    assert conclude([refused()]).sentence == (
+        "The one cell is UNSUPPORTED, nothing was compared: needs the cuda device."
+    )
+
+
+def test_cells_that_pass_without_asking_for_offload_prove_none():
+    case = build_case(NONE)
+    case = replace(case, target=replace(case.target, enforce_eager=False))
+    result = judged(case)
+    assert result.verdict is Verdict.PASS
+    outcome = conclude([result])
+    assert outcome.exit_code == ExitCode.VACUOUS
+    assert outcome.sentence.startswith("No offload is proven: 1 cell passed")
+    runner_case = replace(case, role="runner")
+    assert conclude([judged(runner_case)]).exit_code == ExitCode.PASS
+
+
+def test_null_case_that_is_not_exact_never_gives_zero():
+    outcome = conclude([null(exact=False), control(), *passing()])
+    assert outcome.exit_code == ExitCode.ERROR
+    assert outcome.sentence.startswith("The null case is not exact (toy/null-v2-none-eager gave")
+    assert "so no EXACT verdict holds. Otherwise: All 2 cells proven" in outcome.sentence
+    assert outcome.controls[null().case.case_id].startswith("FAIL: 1 of 2 answers differ")
+
+
+def test_planted_fault_that_was_not_caught_never_gives_zero():
+    outcome = conclude([null(), control(caught=False), *passing()])
+    assert outcome.exit_code == ExitCode.ERROR
+    assert outcome.sentence.startswith("The fault wrong-slot was not caught (")
+    assert "so no PASS can be trusted. Otherwise:" in outcome.sentence
+
+
+def test_control_that_did_not_run_never_gives_zero():
+    bad = broken(replace(control().case))
+    outcome = conclude([null(), bad, *passing()])
+    assert outcome.exit_code == ExitCode.ERROR
+    assert outcome.sentence.startswith("A control did not run (toy/control-")
+
+
+def test_misbehaving_control_is_told_beside_a_worse_verdict():
+    outcome = conclude([control(caught=False), wrong()])
+    assert outcome.exit_code == ExitCode.FAIL
+    assert outcome.sentence.endswith("so no PASS can be trusted.")
+
+
+def test_controls_are_left_out_of_the_counts():
+    outcome = conclude([null(), control(), *passing()])
+    assert sum(outcome.counts.values()) == 2
+
+
+def test_case_without_any_word_is_vacuous():
+    result = replace(build_result(), findings=(), verdict=Verdict.VACUOUS)
+    assert "no judge had a word" in conclude([result]).sentence
+
+
+def test_near_ties_that_passed_are_not_called_equal():
+    from harness.core import Divergence
+
+    tie = Divergence(request_idx=0, token_idx=2, expected=1, actual=2, near_tie=True)
+    word = Finding(
+        judge="tokens",
+        verdict=Verdict.PASS,
+        summary="a near-tie",
+        divergence=tie,
+        evidence={"num_tokens": 8},
+    )
+    outcome = conclude([build_result(findings=[word])])
+    assert "8 tokens are equal but for near-ties in 1 cell" in outcome.sentence

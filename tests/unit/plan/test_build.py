@@ -1,0 +1,230 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from harness.core import ModelSpec, OffloadConfig, Setting, Tier, Workload
+from harness.plan import build_pair, build_plan, expect
+from tests.strategies import offload_configs, runners
+
+quick = hypothesis_settings(max_examples=30, deadline=None, derandomize=True, database=None)
+NONE1, NONE2 = Setting(runner="v1"), Setting(runner="v2")
+UVA1 = replace(NONE1, offload=OffloadConfig(cpu_offload_gb=1))
+UVA2 = replace(NONE2, offload=OffloadConfig(cpu_offload_gb=1))
+RING2 = replace(NONE2, offload=OffloadConfig(offload_group_size=2))
+UVA1_MP = replace(UVA1, multiprocessing=True)
+
+
+def roles(plan):
+    return [p.case.role for p in plan.cases]
+
+
+def targets(plan, role="case"):
+    return [p.case.target for p in plan.cases if p.case.role == role]
+
+
+def test_guards_come_first_then_targets_in_the_order_given(make_workload):
+    plan = build_plan([UVA2, UVA1, RING2, UVA1_MP], [make_workload()])
+
+    assert ["null"] * 3 + ["runner", "control"] + ["case"] * 4 == roles(plan)
+    assert [NONE2, NONE1, replace(NONE1, multiprocessing=True)] == targets(plan, "null")
+    assert [UVA2, UVA1, RING2, UVA1_MP] == targets(plan)
+
+
+def test_null_case_is_the_baseline_twice_in_two_runs(make_workload):
+    planned = build_plan([UVA1], [make_workload()]).cases[0]
+
+    assert NONE1 == planned.case.baseline == planned.case.target
+    assert (0, 1) == (planned.baseline_key.repeat, planned.target_key.repeat)
+    assert planned.baseline_key.key != planned.target_key.key
+
+
+def test_runner_case_compares_v1_with_v2_without_offload(make_workload):
+    (planned,) = (p for p in build_plan([UVA2, UVA1], [make_workload()]).cases
+                  if p.case.role == "runner")  # fmt: skip
+
+    assert (NONE1, NONE2) == (planned.case.baseline, planned.case.target)
+
+
+@pytest.mark.parametrize("settings", [[UVA1], [UVA2, RING2], [UVA1_MP, UVA2]])
+def test_runner_case_needs_both_runners_with_nothing_else_between_them(make_workload, settings):
+    assert "runner" not in roles(build_plan(settings, [make_workload()]))
+
+
+def test_control_damages_the_first_target_that_offloads_anything(make_workload):
+    tiny = replace(UVA1, offload=OffloadConfig(cpu_offload_gb=1e-12))
+    ignored = replace(NONE1, offload=OffloadConfig(offload_params=frozenset({"mlp"})))
+
+    plan = build_plan([tiny, ignored, RING2], [make_workload()])
+
+    assert [replace(RING2, faults=("host-copy-damaged",))] == targets(plan, "control")
+    (control,) = (p.case for p in plan.cases if p.case.role == "control")
+    assert NONE2 == control.baseline
+    assert Tier.EXACT is control.tier
+
+
+def test_faults_are_planted_in_targets_only(make_workload):
+    named = replace(UVA2, faults=("a",))
+
+    plan = build_plan([UVA1, named], [make_workload()], faults=("a", "b"))
+
+    assert [("a", "b"), ("a", "b")] == [t.faults for t in targets(plan)]
+    assert [("host-copy-damaged",)] == [t.faults for t in targets(plan, "control")]
+    assert {()} == {p.case.baseline.faults for p in plan.cases}
+    assert {()} == {t.faults for role in ("null", "runner") for t in targets(plan, role)}
+
+
+def test_target_differs_from_its_baseline_in_offload_and_faults_only(make_workload):
+    setting = replace(
+        UVA1_MP, enforce_eager=False, engine_args={"seed": 1}, env={"A": "1"}, python="p",
+        engine="vllm",
+    )  # fmt: skip
+
+    (planned,) = (p for p in build_plan([setting], [make_workload()], faults=("x",)).cases
+                  if p.case.role == "case")  # fmt: skip
+
+    assert ("offload", "faults") == planned.case.baseline.differing_axes(planned.case.target)
+
+
+def test_setting_without_offload_is_a_baseline_and_no_target(make_workload):
+    plan = build_plan([NONE1, NONE2], [make_workload()])
+
+    assert ["null", "null", "runner"] == roles(plan)
+
+
+def test_setting_that_asks_for_what_is_ignored_is_a_target(make_workload):
+    ignored = replace(NONE1, offload=OffloadConfig(offload_params=frozenset({"mlp"})))
+
+    (case,) = (p.case for p in build_plan([ignored], [make_workload()]).cases
+               if p.case.role == "case")  # fmt: skip
+
+    assert ("offload_params=mlp",) == case.expected.ignored_requests
+
+
+def test_without_controls_only_what_is_asked_for_is_left(make_workload):
+    assert ["runner", "case", "case"] == roles(
+        build_plan([UVA1, UVA2], [make_workload()], controls=False)
+    )
+
+
+def test_each_unique_setting_is_launched_once(make_workload):
+    plan = build_plan([UVA1, UVA2, RING2, UVA1], [make_workload()])
+
+    # v1 and v2 without offload, each once more for its null case; a control; three targets
+    assert 4 + 1 + 3 == len(plan.runs) == len({key.key for key in plan.runs})
+    assert 3 == len(targets(plan))
+
+
+def test_case_ids_read_as_documented(make_workload):
+    plan = build_plan([UVA1, UVA2], [make_workload()])
+
+    assert [
+        "null-tiny-llama/short/v1-none-eager..v1-none-eager",
+        "null-tiny-llama/short/v2-none-eager..v2-none-eager",
+        "runner-tiny-llama/short/v1-none-eager..v2-none-eager",
+        "control-tiny-llama/short/v1-none-eager..v1-uva-gb1-pin1-eager!host-copy-damaged",
+        "tiny-llama/short/v1-none-eager..v1-uva-gb1-pin1-eager",
+        "tiny-llama/short/v2-none-eager..v2-uva-gb1-pin1-eager",
+    ] == [p.case.case_id for p in plan.cases]
+
+
+def test_settings_that_read_the_same_get_ids_of_their_own(make_workload):
+    explicit = replace(
+        RING2, offload=OffloadConfig(offload_group_size=2, offload_backend="prefetch")
+    )
+
+    ids = [p.case.case_id for p in build_plan([RING2, explicit], [make_workload()]).cases]
+
+    assert explicit.setting_id == RING2.setting_id
+    assert len(ids) == len(set(ids))
+    assert ids[-1].startswith(f"{ids[-2]}~")
+
+
+def test_every_workload_gets_its_own_cases_and_one_control_guards_all(make_workload):
+    works = [make_workload("short"), make_workload("long", name="other", num_hidden_layers=4)]
+
+    plan = build_plan([UVA1, UVA2], works)
+
+    assert ["null"] * 4 + ["runner"] * 2 + ["control"] + ["case"] * 4 == roles(plan)
+    layers = [len(p.case.expected.offloaded_layers) for p in plan.cases if p.case.role == "case"]
+    assert [8, 8, 4, 4] == layers
+
+
+def test_axes_name_what_the_target_asks_for(make_workload):
+    offload = OffloadConfig(offload_group_size=2, pin_memory=False, uva=False)
+
+    case = build_pair(NONE2, replace(RING2, offload=offload), make_workload()).case
+
+    assert {
+        "model": "tiny-llama", "runner": "v2", "backend": "prefetch",
+        "offload": "prefetch-g2n1s1-uva0-pin0", "pin": "off", "uva": "off",
+        "multiprocessing": "off", "eager": "on", "engine": "reference",
+    } == case.axes  # fmt: skip
+
+
+def test_any_two_settings_make_a_pair_with_both_expectations(make_workload):
+    work = make_workload()
+
+    planned = build_pair(UVA1, RING2, work, tier=Tier.LOGPROB)
+
+    assert (UVA1, RING2) == (planned.baseline_key.setting, planned.target_key.setting)
+    assert expect(UVA1, work.model) == planned.case.expected_baseline
+    assert expect(RING2, work.model) == planned.case.expected
+    assert ("case", Tier.LOGPROB) == (planned.case.role, planned.case.tier)
+
+
+def test_pair_of_equal_settings_shares_one_run_for_the_judges_to_see(make_workload):
+    planned = build_pair(UVA1, UVA1, make_workload())
+
+    assert planned.baseline_key == planned.target_key
+
+
+def test_tier_is_that_of_targets_and_never_loosens_a_guard(make_workload):
+    plan = build_plan([UVA1, UVA2], [make_workload()], tier=Tier.LOGPROB)
+
+    tiers = {p.case.role: p.case.tier for p in plan.cases}
+    assert {
+        "null": Tier.EXACT, "control": Tier.EXACT, "runner": Tier.LOGPROB, "case": Tier.LOGPROB
+    } == tiers  # fmt: skip
+
+
+def test_case_the_engine_rules_out_is_set_apart_with_its_reason(make_workload):
+    plan = build_plan([UVA1, UVA2], [make_workload()], supports={"runners": ["v1"]})
+
+    assert ["null", "control", "case"] == roles(plan)
+    assert ["null", "runner", "case"] == [s.case.role for s in plan.unsupported]
+    assert {"engine 'reference' has runners v1, not 'v2'"} == {s.reason for s in plan.unsupported}
+
+
+def test_empty_plan_is_empty(make_workload):
+    assert () == build_plan([], [make_workload()]).cases
+    assert () == build_plan([UVA1], []).cases
+
+
+@quick
+@given(
+    chosen=st.lists(
+        st.builds(Setting, runner=runners, offload=offload_configs(), multiprocessing=st.booleans())
+    )
+)
+def test_ids_are_unique_and_the_plan_is_the_same_twice(chosen):
+    model = ModelSpec(
+        name="m",
+        architecture="LlamaForCausalLM",
+        config={
+            "num_hidden_layers": 3, "hidden_size": 8, "num_attention_heads": 2,
+            "intermediate_size": 4, "vocab_size": 8,
+        },
+        path="p",
+    )  # fmt: skip
+    work = Workload(name="w", model=model, prompt_token_ids=((1,),))
+
+    plan = build_plan(chosen, [work])
+
+    ids = [p.case.case_id for p in plan.cases]
+    assert len(ids) == len(set(ids))
+    assert plan == build_plan(chosen, [work])
+    keys = {key.key for key in plan.runs}
+    assert all({p.baseline_key.key, p.target_key.key} <= keys for p in plan.cases)
