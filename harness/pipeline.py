@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -20,9 +20,7 @@ from harness.core import Case, CaseResult, Outcome, Plan, PlannedCase, Run, RunK
 from harness.core.codec import Json
 from harness.judge import conclude, judge_case
 from harness.launch import Launcher
-from harness.plan import build_plan
 from harness.record import Recorder, new_session_id
-from harness.settings import Matrix, load_model, load_workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +100,6 @@ class Session:
         self._futures: dict[str, Future[Run]] = {}
         self._lock = threading.Lock()
         self._started = time.monotonic()
-        self._began_at: dict[str, float] = {}
         self._totals = (0, 0)
 
     def __enter__(self) -> Session:
@@ -175,7 +172,6 @@ class Session:
         return outcome
 
     def _launch(self, key: RunKey) -> Run:
-        self._began_at[key.key] = time.monotonic()
         self._tell("run_started", key=key)
         run = self.launcher.launch(key)
         with self._lock:
@@ -197,7 +193,6 @@ class Session:
     def _conclude_case(self, planned: PlannedCase, baseline: Run, target: Run) -> CaseResult:
         case = planned.case
         findings = judge_case(case, baseline, target)
-        began = min(self._began_at[planned.baseline_key.key], self._began_at[planned.target_key.key])
         result = CaseResult(
             case=case,
             verdict=fold(findings),
@@ -206,7 +201,7 @@ class Session:
             target_run_id=target.run_id,
             session_id=self.session_id,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            duration_s=round(time.monotonic() - began, 4),
+            duration_s=round(sum(r.timings.get("total", 0.0) for r in (baseline, target)), 4),
             command=self._command_for(case),
         )
         return self._save(result)
@@ -261,50 +256,3 @@ class Session:
 def rerun_command(case: Case) -> str:
     """The command line that runs one case of the default matrix again."""
     return f"harness run --cell '{case.anchor}'"
-
-
-Selector = Callable[[str, Mapping[str, str]], bool]
-
-
-def plan_matrix(
-    matrix: Matrix,
-    *,
-    models: Sequence[str] = (),
-    models_file: Path | None = None,
-    faults: Sequence[str] = (),
-    select: Selector | None = None,
-    shard: tuple[int, int] = (1, 1),
-    controls: bool = True,
-) -> Plan:
-    """Turn a matrix into a plan: every selected cell, its controls, each unique run once.
-
-    Args:
-        matrix: what to run.
-        models: names that replace the matrix's own.
-        models_file: another models.yaml.
-        faults: planted in every target.
-        select: keeps a cell, given its anchor and axes; None keeps all.
-        shard: `(i, n)`: the i-th of n parts of the selected cells, 1-based.
-        controls: adds the null cases and the planted fault.
-    """
-    plans, num_seen = [], 0
-    for name in models or matrix.models:
-        model = load_model(name, models_file=models_file, dtype=matrix.dtype)
-        workload = load_workload(matrix.workload, model)
-        whole = build_plan(matrix.settings, [workload], faults=faults, controls=False)
-        cells = [p.case for p in whole.cases if p.case.role == "case"]
-        kept = [c for c in cells if select is None or select(c.anchor, c.axes)]
-        first = (shard[0] - 1 - num_seen) % shard[1]
-        num_seen += len(kept)
-        mine = [replace(c.target, faults=()) for c in kept[first :: shard[1]]]
-        if mine:
-            plans.append(build_plan(mine, [workload], faults=faults, controls=controls))
-    return Plan(
-        cases=tuple(case for plan in plans for case in plan.cases),
-        unsupported=tuple(skipped for plan in plans for skipped in plan.unsupported),
-    )
-
-
-def target_cases(plan: Plan) -> Iterator[Case]:
-    """The plan's cells, without null cases and controls."""
-    yield from (p.case for p in plan.cases if p.case.role not in ("null", "control"))

@@ -22,7 +22,9 @@ _PLANS = pytest.StashKey[dict[str, Any]]()
 class CheckCase(Protocol):
     """The `check_case` fixture: runs one planned case and asserts its verdict."""
 
-    def __call__(self, planned: PlannedCase) -> CaseResult: ...
+    def __call__(self, planned: PlannedCase) -> CaseResult:
+        """Run and assert one case."""
+        ...
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,7 +65,7 @@ def pytest_configure_node(node: Any) -> None:
 
 def matrix_plan(config: pytest.Config) -> Plan:
     """The plan of the matrix named on the command line, made once per process."""
-    from harness.pipeline import plan_matrix
+    from harness.cells import plan_matrix
     from harness.settings import load_matrix
 
     plans = config.stash[_PLANS]
@@ -159,11 +161,9 @@ def judge_outcome(result: CaseResult) -> CaseResult:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Iterator[None]:
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[None]:
     """Show a comparison's findings, and the command that runs it again, in place of a traceback."""
-    report: pytest.TestReport = yield  # type: ignore[misc, assignment]
+    report: pytest.TestReport = yield  # type: ignore[assignment]
     from harness.core import ComparisonError
 
     error = call.excinfo.value if call.excinfo else None

@@ -17,9 +17,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from harness.cells import plan_matrix
 from harness.core import LaunchError, Plan, PlannedCase, RunStatus, UsageError
 from harness.core.codec import encode
-from harness.pipeline import Options, Session, plan_matrix
+from harness.pipeline import Options, Session
 from harness.settings import load_matrix, load_model
 
 from .console import JsonOption, MatrixOption, err, out, print_json
@@ -129,13 +130,13 @@ def bench_matrix(matrix: Path | None, *, sample: int) -> list[Ratio]:
         Ratio(
             name="naive way / matrix",
             ratio=naive_s / ours_s,
-            detail=f"{naive_s:.0f} s (two cold launches a case, {len(sampled)} of {len(plan.cases)} "
-            f"cases timed and scaled) and {ours_s:.1f} s",
+            detail=f"{naive_s:.0f} s (two cold launches a case; {len(sampled)} of "
+            f"{len(plan.cases)} cases timed and scaled) and {ours_s:.1f} s",
         ),
         Ratio(
             name="outside the engine, per case",
             ratio=None,
-            detail=f"{outside_s * 1000:.0f} ms of {jobs} cores, of {ours_s * jobs:.1f} core-seconds",
+            detail=f"{outside_s * 1000:.0f} core-ms; {ours_s * jobs:.1f} core-s in all",
         ),
     ]
 
@@ -165,4 +166,3 @@ def _time_naive(cells: Sequence[PlannedCase], folder: Path) -> float:
         if bad:
             raise LaunchError(f"a cold launch ended as {bad[0].status.value}: {bad[0].error}")
     return seconds
-

@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from harness.cells import Selector
 from harness.core import Case, UsageError
 from harness.core.codec import encode
-from harness.pipeline import Selector
 from harness.settings import parse_selection
 
 out = Console(highlight=False, soft_wrap=True)

@@ -124,7 +124,7 @@ def _print(found: dict[str, Json]) -> None:
     if "problem" in found:
         out.print(f"  cannot be used: {found['problem']}", markup=False)
     for check in found["checks"]:
-        mark = "✓" if check["ok"] else "–"
+        mark = "✓" if check["ok"] else "\N{EN DASH}"
         out.print(
             f"  {mark} {check['name']:<36} {check['found']}  (for {check['needed_for']})",
             markup=False,

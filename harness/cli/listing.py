@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from harness.cells import plan_matrix, target_cases
 from harness.core import Case, Plan, UsageError
-from harness.pipeline import plan_matrix, target_cases
 from harness.settings import list_models, load_matrix
 
 from .console import (

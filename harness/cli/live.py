@@ -52,6 +52,7 @@ class Watch:
         )
 
     def __call__(self, progress: Progress) -> None:
+        """Show one step of a session."""
         with self._lock:
             self._last = progress
             if progress.kind == "run_started" and progress.key is not None:

@@ -36,8 +36,9 @@ def report(
         raise UsageError(f"--format {format_!r} is not known; known: {', '.join(FORMATS)}")
     if merge:
         shards = sorted(p.parent for p in run.rglob("manifest.json"))
-        run = merge_sessions(shards, run / "merged")
-    session = load_session(run)
+        session = merge_sessions(shards, run / "merged", conclude=conclude)
+    else:
+        session = load_session(run)
     outcome = conclude(session.results)
     text = renderers[format_](session.results, session.runs, outcome, session.manifest)
     suffix = {"html": "report.html", "junit": "junit.xml", "markdown": "report.md"}[format_]

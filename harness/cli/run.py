@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from harness.cells import plan_matrix
 from harness.core import Case, CaseResult, Outcome, Plan, UsageError, Verdict
 from harness.core.codec import Json, encode
-from harness.pipeline import Options, Session, plan_matrix
+from harness.pipeline import Options, Session
 from harness.settings import load_matrix
 
 from .console import (
@@ -33,7 +34,7 @@ from .pages import write_pages
 JobsOption = Annotated[int, typer.Option("-j", "--jobs", min=0, help="Launches at once; 0: cores.")]
 
 
-def run(  # noqa: PLR0913 - a flat list of options
+def run(
     matrix: MatrixOption = None,
     model: ModelOption = None,
     select: SelectOption = "",

@@ -17,7 +17,17 @@ from .errors import (
     SettingError,
     UsageError,
 )
-from .probe import BufferPoolInfo, MemoryTrace, ParamPlacement, ProbeSnapshot, Space
+from .probe import (
+    BufferPoolInfo,
+    IntegrityTrace,
+    MemoryTrace,
+    OrderingTrace,
+    ParamPlacement,
+    ProbeSnapshot,
+    Race,
+    Space,
+    WeightReads,
+)
 from .registry import Registry
 from .result import (
     EXIT_ORDER,
@@ -56,6 +66,7 @@ __all__ = [
     "Finding",
     "HarnessError",
     "HostInfo",
+    "IntegrityTrace",
     "Json",
     "LaunchError",
     "Logprobs",
@@ -64,11 +75,13 @@ __all__ = [
     "ModelNotFoundError",
     "ModelSpec",
     "OffloadConfig",
+    "OrderingTrace",
     "Outcome",
     "ParamPlacement",
     "Plan",
     "PlannedCase",
     "ProbeSnapshot",
+    "Race",
     "RecordError",
     "Registry",
     "RequestOutput",
@@ -86,6 +99,7 @@ __all__ = [
     "Tier",
     "UsageError",
     "Verdict",
+    "WeightReads",
     "Workload",
     "canonical_json",
     "decode",

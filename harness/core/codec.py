@@ -10,7 +10,7 @@ import json
 import types
 from collections.abc import Mapping
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from .errors import RecordError
@@ -61,12 +61,12 @@ def decode(cls: type[T], data: Json, where: str = "") -> T:
     return cast("T", _decode(cls, data, where or getattr(cls, "__name__", str(cls))))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
-def _decode(hint: Any, data: Json, where: str) -> Any:
+def _decode(hint: Any, data: Json, where: str) -> Any:  # noqa: PLR0911 - one a kind
     if hint is Any or hint is object:
         return data
     origin, args = get_origin(hint), get_args(hint)
@@ -139,7 +139,7 @@ def _decode_scalar(hint: Any, data: Json, where: str) -> Any:
     return _expect(isinstance(data, hint), data, where, getattr(hint, "__name__", str(hint)))
 
 
-def _expect(ok: bool, data: Json, where: str, wanted: str) -> Json:  # noqa: FBT001
+def _expect(ok: bool, data: Json, where: str, wanted: str) -> Json:
     if not ok:
         raise RecordError(f"{where}: expected {wanted}, found {data!r:.80}")
     return data

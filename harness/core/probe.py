@@ -70,6 +70,66 @@ class MemoryTrace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Race:
+    """Two pieces of work on the same bytes with no order between them, once per cause."""
+
+    kind: Literal["read-write", "write-read", "write-write"]
+    """What the first did, then what the second did, in host order."""
+    resource: str
+    """The bytes, by name: `slot 0 of layers.3.mlp.down_proj.weight`."""
+    first_site: str
+    second_site: str
+    first_stream: str
+    second_stream: str
+    missing: str
+    """The edge that is not there: `compute reads slot 0 of layers.3 without waiting for copy 7`."""
+    count: int = 1
+    """How often it was seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderingTrace:
+    """What the happens-before recorder saw, whatever the schedule happened to be."""
+
+    num_work: int
+    """Launched pieces of work."""
+    num_copies: int
+    """Copies among them."""
+    num_checked: int
+    """Pairs of accesses to the same bytes that were checked for an order."""
+    races: tuple[Race, ...] = ()
+    not_observed: tuple[str, ...] = ()
+    """What this recorder could not see, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightReads:
+    """What one parameter's bytes were whenever compute read them."""
+
+    name: str
+    layer_idx: int | None
+    expected: str
+    """Digest of the checkpoint's bytes for this parameter, fused and converted alike."""
+    digests: Mapping[str, int]
+    """Digest seen at the moment of compute -> how often."""
+    slots: Mapping[str, int] = field(default_factory=dict)
+    """Wrong digest -> slot it was first read from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegrityTrace:
+    """Weights hashed at the moment of compute."""
+
+    mode: Literal["sampled", "full"]
+    num_reads: int
+    """Reads of a parameter by compute."""
+    num_hashed: int
+    """How many of them were hashed."""
+    reads: tuple[WeightReads, ...] = ()
+    not_observed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSnapshot:
     """One look inside a live engine; every field is read from live objects."""
 
@@ -92,6 +152,10 @@ class ProbeSnapshot:
     process_id: int = 0
     is_core_process: bool = False
     """True when read in an engine core process of its own."""
+    ordering: OrderingTrace | None = None
+    """None when the recorder was not asked for."""
+    integrity: IntegrityTrace | None = None
+    """None when hashing was not asked for."""
     drift: tuple[str, ...] = ()
     """Internals that could not be found, by name; anything here makes the run an ERROR."""
     warnings: tuple[str, ...] = ()

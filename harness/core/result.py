@@ -76,7 +76,7 @@ class CaseResult:
     started_at: str
     """ISO 8601, UTC."""
     duration_s: float
-    """Wall time from the first of its launches to the verdict, shared launches included once."""
+    """Seconds its two launches took, a launch shared with other cases included."""
     command: str
     """The command that runs this case again."""
     schema_version: int = SCHEMA_VERSION

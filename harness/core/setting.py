@@ -154,6 +154,8 @@ class Setting:
     """Interpreter to run the engine under; None is the harness's own."""
     faults: tuple[str, ...] = ()
     """Names of faults to plant (see harness/faults)."""
+    instruments: tuple[str, ...] = ()
+    """Recorders inside the engine: `ordering`, `integrity`, `integrity-full`, `poison`."""
 
     def __post_init__(self) -> None:
         for name in OWNED_ENV:

@@ -18,12 +18,13 @@ Generate = Callable[[], int]
 
 
 def transformers_generate(request: Mapping[str, Any], prompts: list[list[int]]) -> Generate:
-    """transformers' own generate on the checkpoint; prompts of one length, so nothing is padded."""
+    """Transformers' own generate on the checkpoint; prompts of one length, so nothing is padded."""
     import torch
     from transformers import AutoModelForCausalLM
 
     dtype = getattr(torch, request["dtype"])
-    model = AutoModelForCausalLM.from_pretrained(request["path"], dtype=dtype).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(request["path"], dtype=dtype)
+    model.eval()
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
     input_ids = torch.tensor(prompts)

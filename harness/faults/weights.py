@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     import torch
 
 
+DAMAGE_FACTOR = -8.0
+"""Large enough that a trained model cannot shrug it off: a control must not be a near-tie."""
+
+
 def _damage_middle_layer(view: EngineView) -> str:
     import torch
 
@@ -27,7 +31,7 @@ def _damage_middle_layer(view: EngineView) -> str:
     chosen = max((n for n in copies if view.layer_of(n) == middle), key=lambda n: copies[n].nbytes)
     view.synchronize()
     with torch.no_grad():
-        copies[chosen].copy_(copies[chosen].roll(1, dims=0).neg())
+        copies[chosen].copy_(copies[chosen].roll(1, dims=0).mul(DAMAGE_FACTOR))
     return f"the host copy of {chosen} ({copies[chosen].nbytes} bytes) is overwritten"
 
 

@@ -131,7 +131,7 @@ def _requests(side: _Side) -> list[_Problem]:
 def _identity(side: _Side) -> list[_Problem]:
     """Runner, process and execution mode, each compared only where it was asked for."""
     problems = []
-    asked, live = side.expected.runner or side.setting.runner, side.probe.runner
+    asked, live = side.expected.runner, side.probe.runner
     if asked is not None and live != asked:
         cause = f"runner {asked} was asked for, {live or 'none'} is live"
         problems.append((cause, f"{side.name} runs {side.probe.runner_class}"))
@@ -210,7 +210,7 @@ def _asked(side: _Side) -> dict[str, Json]:
     expected, total = side.expected, len(side.expected.offloaded_params)
     eager = side.probe.effective_config.get("enforce_eager")
     return {
-        "runner": expected.runner or side.setting.runner,
+        "runner": expected.runner,
         "offloader": OFFLOADERS[expected.backend],
         "offloaded layers": len(expected.offloaded_layers),
         "offloaded parameters": total,

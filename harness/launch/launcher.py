@@ -141,6 +141,9 @@ class Launcher:
                 if returncode is None:
                     ending = Ending.DEADLINE
                     returncode = end_child(child, grace_s=GRACE_S)
+            except KeyboardInterrupt:
+                end_child(child, grace_s=GRACE_S)
+                raise
             finally:
                 with self._changed:
                     del self._active[request.run_id]

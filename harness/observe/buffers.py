@@ -26,11 +26,13 @@ def read_buffers(view: EngineView, drift: Drift) -> BufferPoolInfo | None:
     }
     layers, owned = _owners(view, drift)
     refills: Mapping[int, int] = drift.read(view.refills, {})
+    unknown = sorted({i for pair in refills.items() for i in pair} - set(layers))
+    drift.names += [f"no offloaded module {i}, though a refill names it" for i in unknown]
     return BufferPoolInfo(
         slot_capacity=len(slots),
         num_bytes=sum(storages.values()),
         slots=owned,
-        refill_after={layers[i]: layers[j] for i, j in refills.items()},
+        refill_after={layers[i]: layers[j] for i, j in refills.items() if not {i, j} & {*unknown}},
     )
 
 

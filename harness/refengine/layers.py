@@ -127,7 +127,7 @@ def rotate(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     return x * cos + torch.cat((x[..., half:], x[..., :half]), dim=-1) * sin
 
 
-def attention_block(  # noqa: PLR0917 - a launch has positional arguments only
+def attention_block(
     x: torch.Tensor,
     angles: torch.Tensor,
     ctx: AttentionContext,

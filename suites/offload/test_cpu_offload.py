@@ -47,6 +47,4 @@ def test_selector_takes_only_the_named_segments(compare, runner):
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_selector_that_matches_nothing_is_vacuous(compare, runner):
     with pytest.raises(ComparisonVacuous, match="gate_proj"):
-        compare(
-            ["--cpu-offload-gb", "1", "--cpu-offload-params", "gate_proj"], {}, runner=runner
-        )
+        compare(["--cpu-offload-gb", "1", "--cpu-offload-params", "gate_proj"], {}, runner=runner)

@@ -134,9 +134,23 @@ def test_unreadable_pool_cannot_tell():
     assert finding.summary == "target: the buffer pool could not be read"
 
 
+@pytest.mark.parametrize(("by_address", "verdict"), [(0, Verdict.PASS), (None, Verdict.VACUOUS)])
+def test_slots_must_be_read_from_the_offloader_or_found_by_address(by_address, verdict):
+    case = build_case(PREFETCH)
+    pool = BufferPoolInfo(slot_capacity=1, num_bytes=2000)
+    params = tuple(
+        replace(p, slot_idx=by_address) if p.is_offloaded else p
+        for p in build_params(case.expected)
+    )
+    target = target_run(case, buffer_pool=pool, params=params)
+    assert judge_placement(case, baseline_run(case), target).verdict is verdict
+
+
 def test_layers_hold_bytes_by_space_for_the_picture():
     case = build_case(PREFETCH)
     finding = judge_placement(case, baseline_run(case), target_run(case))
+    layers = [row["layer"] for row in finding.evidence["layers"]]
+    assert layers == [0, 1, 2, 3, None]
     rows = {row["layer"]: row for row in finding.evidence["layers"]}
     assert rows[1] == {
         "layer": 1,

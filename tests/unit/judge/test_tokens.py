@@ -68,6 +68,12 @@ def test_first_difference_is_told_with_margin_and_both_logprobs():
     )
 
 
+def test_logprob_of_the_targets_token_is_read_at_the_difference():
+    left = [build_output(i, a) for i, a in enumerate(ANSWERS)]
+    right = [build_output(0, (10, 11, 99, 13), rows={2: {99: -0.3, 12: -2.3}}), left[1]]
+    assert judge_outputs(left, right).divergence.actual_logprob == -0.3
+
+
 def test_margin_to_a_token_outside_the_top_is_a_lower_bound_and_never_a_near_tie():
     finding = judge((10, 11, 77, 13), rows={2: {12: -0.7, 99: -0.7001}})
     assert finding.divergence.margin_is_bound

@@ -89,6 +89,16 @@ def test_silent_offloader_is_vacuous_although_every_token_is_equal():
     )
 
 
+def test_all_silent_is_said_of_all():
+    assert conclude(silent()).sentence.startswith("All 2 cells are VACUOUS: offload never")
+
+
+def test_tokens_are_called_equal_only_where_they_were_compared():
+    case = build_case(UVA, judges=("effect", "placement"))
+    uncompared = judged(case, target=noop_run(case))
+    assert "although" not in conclude([uncompared]).sentence
+
+
 def test_dominating_cause_leads_and_the_rest_is_counted():
     case = build_case(UVA, expected={"unmatched_selectors": ("mpl",)})
     outcome = conclude([judged(case), *silent(), *passing()])

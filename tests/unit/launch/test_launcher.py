@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import venv
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,8 +12,9 @@ import pytest
 
 from harness.core import LaunchError, RunStatus, Step
 from harness.core.runfiles import RUN_FILE, read_run
-from harness.launch import Launcher, launcher as launcher_module
-from harness.launch.process import wait_for_exit
+from harness.launch import Launcher
+from harness.launch import launcher as launcher_module
+from harness.launch.process import ColdChild, wait_for_exit
 from harness.launch.request import LOG_FILE, read_request
 
 from .conftest import build_key
@@ -114,13 +114,13 @@ def test_a_failed_run_keeps_what_it_had_and_shows_its_log(make_launcher):
 
 @BOTH_WAYS
 def test_a_hang_is_ended_at_its_deadline_and_the_log_says_where(make_launcher, cold):
-    launcher = make_launcher(cold=cold, deadline_s=2.0)
+    launcher = make_launcher(cold=cold, deadline_s=3.0)
     key = build_key({"generate": "hang"})
 
     run = launcher.launch(key)
 
     assert run.status is RunStatus.HANG
-    assert "deadline_s=2" in run.error
+    assert "deadline_s=3" in run.error
     assert "in _hang" in log_of(launcher, key)
 
 
@@ -145,6 +145,23 @@ def test_interrupt_ends_what_runs_and_what_would_follow(make_launcher, cold):
     assert [run.status for run in runs] == [RunStatus.INTERRUPTED] * 2
     assert all(is_gone(child.pid) for child in children)
     assert launcher.launch(build_key()).status is RunStatus.INTERRUPTED
+
+
+def test_ctrl_c_in_the_launching_thread_leaves_no_child_behind(make_launcher, monkeypatch):
+    started = []
+
+    class Interrupted(ColdChild):
+        def wait(self, timeout_s):
+            started.append(self)
+            if len(started) == 1:
+                raise KeyboardInterrupt
+            return super().wait(timeout_s)
+
+    monkeypatch.setattr(launcher_module, "ColdChild", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make_launcher(cold=True).launch(build_key({"start": "hang"}))
+
+    assert is_gone(started[0].pid)
 
 
 def test_leaving_the_launcher_ends_the_warm_parent(tmp_path):
@@ -284,4 +301,3 @@ def test_many_threads_may_launch_at_once(make_launcher):
         runs = list(pool.map(launcher.launch, keys))
 
     assert [run.outputs[0].token_ids for run in runs] == [(i,) for i in range(8)]
-    assert threading.active_count() < 20

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import sys
@@ -44,10 +45,8 @@ def test_a_grandchild_does_not_outlive_its_group(start, tmp_path):
     assert start(code).wait(30) == 0
 
     grandchild = int((tmp_path / "log.txt").read_text())
-    try:
+    with contextlib.suppress(ProcessLookupError):
         assert wait_for_exit(grandchild, 30)
-    except ProcessLookupError:
-        pass
 
 
 def test_a_group_that_is_gone_is_no_error(start):

@@ -64,7 +64,7 @@ def test_missing_checkpoint_is_named(tmp_path):
 def test_dtype_and_length_come_from_the_checkpoint(make_checkpoint):
     config = EngineConfig.from_args(make_checkpoint(dtype="bfloat16", max_position_embeddings=64))
 
-    assert ("bfloat16", 64) == (config.dtype, config.model_len)
+    assert (config.dtype, config.model_len) == ("bfloat16", 64)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_ignored_request_is_kept_as_a_warning(model, args, ignored):
 
 def test_setting_without_conflict_has_no_warning(model):
     assert (
-        [] == EngineConfig.from_args(model, cpu_offload_gb=1, cpu_offload_params=["mlp"]).warnings
+        EngineConfig.from_args(model, cpu_offload_gb=1, cpu_offload_params=["mlp"]).warnings == []
     )
 
 

@@ -62,7 +62,7 @@ def test_shutdown_ends_the_process(make_core_llm):
     process = llm.llm_engine.engine_core.process
     llm.shutdown()
 
-    assert 0 == process.exitcode
+    assert process.exitcode == 0
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_errors_cross_with_their_type_and_trace_and_the_core_lives_on(make_core_
         llm.collective_rpc("no_json")
     with pytest.raises(ConfigError, match="has 500 prompt tokens"):
         llm.generate(prompt_token_ids=[[5] * 500], sampling_params=PARAMS)
-    assert 1 == len(llm.generate(prompt_token_ids=[[5]], sampling_params=PARAMS))
+    assert len(llm.generate(prompt_token_ids=[[5]], sampling_params=PARAMS)) == 1
 
 
 def test_start_that_fails_raises_the_cores_own_error(make_core_llm):

@@ -25,7 +25,7 @@ def sizes(make_checkpoint):
 def test_null_block_is_never_handed_out():
     pool = BlockPool(num_blocks=4, block_size=16)
 
-    assert (1, 2, 3) == pool.allocate(48)
+    assert pool.allocate(48) == (1, 2, 3)
     assert NULL_BLOCK not in (1, 2, 3)
     assert pool.allocate(1) is None
 
@@ -35,9 +35,9 @@ def test_allocation_takes_all_or_nothing_and_comes_back():
     first = pool.allocate(9)
 
     assert pool.allocate(5) is None
-    assert 1 == pool.num_free
+    assert pool.num_free == 1
     pool.free(first)
-    assert 4 == pool.num_free
+    assert pool.num_free == 4
 
 
 def test_block_freed_twice_is_noticed():
@@ -62,14 +62,14 @@ def test_cache_is_zeroed_and_accounted_to_the_byte(sizes):
 def test_cache_holds_every_request_at_full_length_when_memory_allows(sizes):
     config, shape = sizes(max_num_seqs=3, block_size=16)
 
-    assert 1 + 3 * 8 == num_kv_blocks(config, shape, get_device())
+    assert num_kv_blocks(config, shape, get_device()) == 1 + 3 * 8
 
 
 def test_cache_takes_what_the_device_has_left(sizes):
     config, shape = sizes(max_num_seqs=3, block_size=16)
     device = get_device(capacity_bytes=12 * block_bytes(config, shape, torch.float32) + 5)
 
-    assert 12 == num_kv_blocks(config, shape, device)
+    assert num_kv_blocks(config, shape, device) == 12
 
 
 def test_device_too_small_for_one_request_is_out_of_memory(sizes):
@@ -84,6 +84,6 @@ def test_given_bytes_decide(sizes):
     config, shape = sizes()
     size = block_bytes(config, shape, torch.float32)
 
-    assert 7 == num_kv_blocks(sizes(kv_cache_memory_bytes=8 * size - 1)[0], shape, get_device())
+    assert num_kv_blocks(sizes(kv_cache_memory_bytes=8 * size - 1)[0], shape, get_device()) == 7
     with pytest.raises(ConfigError, match="must hold at least 2 blocks"):
         num_kv_blocks(sizes(kv_cache_memory_bytes=2 * size - 1)[0], shape, get_device())

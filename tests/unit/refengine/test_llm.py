@@ -164,7 +164,7 @@ def test_shutdown_returns_every_byte(make_llm, engine_env, runner, offload):
     llm.shutdown()
 
     stats = worker.memory_stats()
-    assert [0, 0, 0] == [stats[space]["current"] for space in ("device", "pinned", "host")]
+    assert [stats[space]["current"] for space in ("device", "pinned", "host")] == [0, 0, 0]
     assert isinstance(get_offloader(), NoopOffloader)
     assert not envs.is_envs_cache_enabled()
 
@@ -210,7 +210,7 @@ def test_answers_come_in_the_order_of_the_prompts(make_llm):
     outputs = llm.generate(prompt_token_ids=prompts, sampling_params=params)
 
     assert prompts == [output.prompt_token_ids for output in outputs]
-    assert [1, 7, 3, 9, 2] == [len(output.token_ids) for output in outputs]
+    assert [len(output.token_ids) for output in outputs] == [1, 7, 3, 9, 2]
     assert {"length"} == {output.finish_reason for output in outputs}
 
 
@@ -220,7 +220,7 @@ def test_logprobs_are_of_the_tokens_returned(make_llm):
 
     assert output.token_ids == [row[0] for row in output.logprobs.top_token_ids]
     assert output.logprobs.chosen == [row[0] for row in output.logprobs.top]
-    assert all(3 == len(row) and row == sorted(row, reverse=True) for row in output.logprobs.top)
+    assert all(len(row) == 3 and row == sorted(row, reverse=True) for row in output.logprobs.top)
 
 
 def test_prompts_may_be_mappings_with_known_keys_only(make_llm):
@@ -249,7 +249,7 @@ def test_impossible_prompt_is_refused_and_the_engine_lives_on(make_llm, args, te
 
     with pytest.raises(ConfigError, match=text):
         llm.generate(**args)
-    assert 6 == len(llm.generate(prompt_token_ids=[[5]], sampling_params=GREEDY)[0].token_ids)
+    assert len(llm.generate(prompt_token_ids=[[5]], sampling_params=GREEDY)[0].token_ids) == 6
 
 
 def test_text_goes_in_and_out_where_there_is_a_tokenizer(make_llm, make_checkpoint):
@@ -263,17 +263,17 @@ def test_text_goes_in_and_out_where_there_is_a_tokenizer(make_llm, make_checkpoi
     tokenizer.save(str(Path(folder) / "tokenizer.json"))
     (output,) = make_llm(folder).generate("w5 w9", GREEDY)
 
-    assert [5, 9] == output.prompt_token_ids
+    assert output.prompt_token_ids == [5, 9]
     assert " ".join(f"w{i}" for i in output.token_ids) == output.text
 
 
 def test_both_backends_warn_and_prefetch_wins(make_llm, caplog):
     llm = make_llm(cpu_offload_gb=1, offload_group_size=2)
 
-    assert ["PrefetchOffloader"] == [type(get_offloader()).__name__]
-    assert [
+    assert [type(get_offloader()).__name__] == ["PrefetchOffloader"]
+    assert llm.warnings == [
         "cpu_offload_gb=1 is ignored: the offload backend in effect is prefetch"
-    ] == llm.warnings
+    ]
     assert llm.warnings == llm.collective_rpc("get_warnings")[0]
     assert llm.warnings == [record.getMessage() for record in caplog.records]
 
@@ -281,8 +281,8 @@ def test_both_backends_warn_and_prefetch_wins(make_llm, caplog):
 def test_extension_is_mixed_into_the_worker(make_llm):
     llm = make_llm(worker_extension_cls=f"{__name__}.Extension")
 
-    assert [5] == llm.collective_rpc("add", (2,), {"b": 3})
-    assert ["harness.refengine.runner.v2"] == llm.collective_rpc("runner_name")
+    assert llm.collective_rpc("add", (2,), {"b": 3}) == [5]
+    assert llm.collective_rpc("runner_name") == ["harness.refengine.runner.v2"]
 
 
 @pytest.mark.parametrize(

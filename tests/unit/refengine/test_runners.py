@@ -75,7 +75,7 @@ def test_runners_and_offload_modes_agree_to_the_last_bit(
             found[version, name] = answers(llm)
 
     expected = found["v1", "none"]
-    assert [] == [key for key, value in found.items() if value != expected]
+    assert [key for key, value in found.items() if value != expected] == []
 
 
 def test_chunks_and_batch_mates_do_not_change_greedy_tokens(make_runner, make_checkpoint):
@@ -102,8 +102,8 @@ def test_slot_of_a_finished_request_is_clean_for_the_next(make_runner):
     answers(llm, seed=1, lengths=(60, 50, 3))
 
     assert first == answers(llm)
-    assert 2 == len(runner_of(llm).free_slots)
-    assert {} == runner_of(llm).slots
+    assert len(runner_of(llm).free_slots) == 2
+    assert runner_of(llm).slots == {}
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -133,7 +133,7 @@ def test_offloader_is_installed_and_finished_through_the_runners_own_names(
     monkeypatch.setattr(module, "get_offloader", lambda: (seen.append("get"), real_get())[1])
     make_runner(module.__name__[-2:], offload_group_size=2)
 
-    assert ["create", "set", "get", "get"] == seen
+    assert seen == ["create", "set", "get", "get"]
 
 
 def test_runner_that_never_installs_its_offloader_gives_equal_tokens(
@@ -157,16 +157,16 @@ def test_v2_warms_up_with_three_calls_and_no_real_request(make_runner, monkeypat
     )
     llm = make_runner("v2")
 
-    assert [1, 1, 0] == [len(step.rows) for step in steps]
-    assert [2, 1] == [step.rows[0].num_tokens for step in steps[:2]]
-    assert {} == runner_of(llm).slots
+    assert [len(step.rows) for step in steps] == [1, 1, 0]
+    assert [step.rows[0].num_tokens for step in steps[:2]] == [2, 1]
+    assert runner_of(llm).slots == {}
 
 
 def test_v2_keeps_requests_on_the_device_and_v1_does_not(make_runner):
     v2_runner = runner_of(make_runner("v2"))
 
     spaces = [v2_runner.device.space_of(tensor) for tensor in v2_runner.state.all]
-    assert ["device"] * 3 == spaces
+    assert spaces == ["device"] * 3
     assert not hasattr(runner_of(make_runner("v1")), "state")
 
 

@@ -15,7 +15,7 @@ def row(position=0, seed=0, **params):
 def test_greedy_takes_the_largest_logit():
     logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, 3.0, 1.0]])
 
-    assert [1, 0] == sample(logits, [row(), row()]).token_ids.tolist()
+    assert sample(logits, [row(), row()]).token_ids.tolist() == [1, 0]
 
 
 def test_logprobs_are_natural_log_of_softmax_in_float32():
@@ -24,7 +24,7 @@ def test_logprobs_are_natural_log_of_softmax_in_float32():
     total = math.log(sum(math.exp(x) for x in (1, 2, 4)))
 
     assert 4 - total == pytest.approx(token.logprob, abs=1e-6)
-    assert [2, 1] == token.top_token_ids
+    assert token.top_token_ids == [2, 1]
     assert [4 - total, 2 - total] == pytest.approx(token.top_logprobs, abs=1e-6)
 
 
@@ -32,8 +32,8 @@ def test_each_row_gets_as_many_logprobs_as_it_asked_for():
     rows = [row(), row(logprobs=1), row(logprobs=3), row(logprobs=0)]
     tokens = to_tokens(sample(torch.randn(4, 8), rows), rows)
 
-    assert [0, 1, 3, 0] == [len(token.top_logprobs) for token in tokens]
-    assert [True, False, False, False] == [token.logprob is None for token in tokens]
+    assert [len(token.top_logprobs) for token in tokens] == [0, 1, 3, 0]
+    assert [token.logprob is None for token in tokens] == [True, False, False, False]
 
 
 def test_draws_follow_the_distribution():

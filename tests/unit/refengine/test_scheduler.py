@@ -39,10 +39,10 @@ def test_prompt_longer_than_a_step_is_computed_in_chunks(make_scheduler):
 
     steps = [rows(run(scheduler)[0]) for _ in range(4)]
 
-    assert [("a", 0, 4, False)] == steps[0]
-    assert [("a", 4, 4, False)] == steps[1]
-    assert [("a", 8, 2, True)] == steps[2]
-    assert [("a", 10, 1, True)] == steps[3]
+    assert steps[0] == [("a", 0, 4, False)]
+    assert steps[1] == [("a", 4, 4, False)]
+    assert steps[2] == [("a", 8, 2, True)]
+    assert steps[3] == [("a", 10, 1, True)]
 
 
 def test_requests_join_and_leave_a_running_batch(make_scheduler):
@@ -52,12 +52,12 @@ def test_requests_join_and_leave_a_running_batch(make_scheduler):
     scheduler.add(request("c", 4, max_tokens=3))
 
     first, ended = run(scheduler)
-    assert [("a", 0, 2, True), ("b", 0, 3, True)] == rows(first)
-    assert ["a"] == [r.request_id for r in ended]
+    assert rows(first) == [("a", 0, 2, True), ("b", 0, 3, True)]
+    assert [r.request_id for r in ended] == ["a"]
     second, _ = run(scheduler)
-    assert [("b", 3, 1, True), ("c", 0, 4, True)] == rows(second)
-    assert ("a",) == second.finished
-    assert ["c"] == [new.request_id for new in second.new]
+    assert rows(second) == [("b", 3, 1, True), ("c", 0, 4, True)]
+    assert second.finished == ("a",)
+    assert [new.request_id for new in second.new] == ["c"]
 
 
 def test_rows_of_one_token_stand_first_and_order_is_kept(make_scheduler):
@@ -65,8 +65,8 @@ def test_rows_of_one_token_stand_first_and_order_is_kept(make_scheduler):
     for name, length in (("a", 8), ("b", 1), ("c", 1)):
         scheduler.add(request(name, length))
 
-    assert [("a", 0, 6, False)] == rows(run(scheduler)[0])
-    assert [("b", 0, 1, True), ("c", 0, 1, True), ("a", 6, 2, True)] == rows(run(scheduler)[0])
+    assert rows(run(scheduler)[0]) == [("a", 0, 6, False)]
+    assert rows(run(scheduler)[0]) == [("b", 0, 1, True), ("c", 0, 1, True), ("a", 6, 2, True)]
 
 
 def test_step_never_exceeds_its_tokens(make_scheduler):
@@ -85,9 +85,9 @@ def test_request_waits_until_blocks_are_free(make_scheduler):
     scheduler.add(request("a", 6))
     scheduler.add(request("b", 6))
 
-    assert ["a"] == [row.request_id for row in scheduler.schedule().rows]
-    assert 0 == scheduler.blocks.num_free
-    assert 1 == len(scheduler.waiting)
+    assert [row.request_id for row in scheduler.schedule().rows] == ["a"]
+    assert scheduler.blocks.num_free == 0
+    assert len(scheduler.waiting) == 1
 
 
 @pytest.mark.parametrize(
@@ -132,4 +132,4 @@ def test_request_ends_at_the_model_length(make_scheduler):
     while not ended:
         _, ended = run(scheduler)
 
-    assert ("length", 2) == (ended[0].finish_reason, len(ended[0].output))
+    assert (ended[0].finish_reason, len(ended[0].output)) == ("length", 2)
