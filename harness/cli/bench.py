@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from harness.cells import plan_matrix
 from harness.core import LaunchError, Plan, PlannedCase, RunStatus, UsageError
@@ -48,6 +47,7 @@ def bench(
     batch: Annotated[int, typer.Option(min=1, help="Prompts at once.")] = 8,
     tokens: Annotated[int, typer.Option(min=1, help="New tokens a prompt.")] = 64,
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds.")] = 5,
+    threads: Annotated[int, typer.Option(min=1, help="Compute threads of all three.")] = 1,
     naive: Annotated[int, typer.Option(min=1, help="Cells sampled for the naive way.")] = 6,
     json_: JsonOption = False,
 ) -> int:
@@ -56,23 +56,20 @@ def bench(
         raise UsageError(f"--only {only!r} is not known; known: {', '.join(PARTS)}")
     ratios: list[Ratio] = []
     if only != "matrix":
-        ratios += bench_engine(model, batch=batch, tokens=tokens, rounds=rounds)
+        ratios += bench_engine(model, batch=batch, tokens=tokens, rounds=rounds, threads=threads)
     if only != "engine":
         ratios += bench_matrix(matrix, sample=naive)
     if json_:
         print_json({"ratios": encode(ratios), "cores": len(os.sched_getaffinity(0))})
         return 0
-    table = Table(box=None, pad_edge=False)
-    for name in ("what", "ratio", "low .. high", "figures"):
-        table.add_column(name)
     for r in ratios:
-        spread = f"{r.low:.2f} .. {r.high:.2f}" if r.low is not None else ""
-        table.add_row(r.name, f"{r.ratio:.2f}" if r.ratio is not None else "", spread, r.detail)
-    out.print(table)
+        spread = f"  ({r.low:.2f} .. {r.high:.2f})" if r.low is not None else ""
+        figure = f"{r.ratio:.2f}{spread}" if r.ratio is not None else ""
+        out.print(f"{r.name:<36} {figure:<24} {r.detail}", markup=False)
     return 0
 
 
-def bench_engine(model: str, *, batch: int, tokens: int, rounds: int) -> list[Ratio]:
+def bench_engine(model: str, *, batch: int, tokens: int, rounds: int, threads: int) -> list[Ratio]:
     """Greedy tokens per second of both runners against transformers' generate, same checkpoint.
 
     Raises:
@@ -86,7 +83,7 @@ def bench_engine(model: str, *, batch: int, tokens: int, rounds: int) -> list[Ra
         "batch": batch,
         "tokens": tokens,
         "rounds": rounds,
-        "num_threads": len(os.sched_getaffinity(0)),
+        "num_threads": threads,
     }
     err.print(f"engine: {model}, batch {batch}, {tokens} tokens, {rounds} rounds", style="dim")
     child = subprocess.run(
