@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from types import ModuleType
@@ -105,7 +106,7 @@ def act(**action: Any) -> str | None:
     """Do one scripted thing: a word or `{word: value}`.
 
     `print` text, `crash` text, `refuse` text, `oom` text, `exit` code, `signal` number, `hang`
-    (until ended), `hang_hard` (also against SIGTERM), `garbage`.
+    (until ended), `hang_hard` (also against SIGTERM), `garbage`, `orphan` (leave a process behind).
 
     Raises:
         ValueError: the word is unknown.
@@ -115,6 +116,10 @@ def act(**action: Any) -> str | None:
         return "garbage"
     if word == "print":
         sys.stdout.write(f"{value}\n")
+        return None
+    if word == "orphan":
+        orphan = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+        sys.stdout.write(f"orphan={orphan.pid}\n")
         return None
     if word == "hang_hard":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

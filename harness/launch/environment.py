@@ -54,9 +54,11 @@ def child_environment(
     env.update(
         OMP_NUM_THREADS=str(num_threads),
         MKL_NUM_THREADS=str(num_threads),
+        PYTHONCOERCECLOCALE="0",
         PYTHONHASHSEED="0",
         PYTHONSAFEPATH="1",
         PYTHONUNBUFFERED="1",
+        PYTHONUTF8="1",
     )
     for name, value in setting.engine_env().items():
         if value is None:

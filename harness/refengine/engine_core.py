@@ -73,6 +73,7 @@ class Worker:
             set_offloader(NoopOffloader())
         self.model_runner.offloader = NoopOffloader()
         del offloader
+        set_current_device(None)
         gc.collect()
 
 

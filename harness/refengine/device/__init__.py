@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .base import Device, Event, Observer, Pending, Stream
 from .memory import OutOfDeviceMemoryError, Space
-from .schedule import SCHEDULES, Scheduler, create_scheduler
+from .schedule import SCHEDULES, Exhaustive, Scheduler, create_scheduler
 from .simulated import SimulatedDevice
 
 DEVICES = ("simulated", "cuda")
@@ -64,6 +64,7 @@ __all__ = [
     "SCHEDULES",
     "Device",
     "Event",
+    "Exhaustive",
     "Observer",
     "OutOfDeviceMemoryError",
     "Pending",

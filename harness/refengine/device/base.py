@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Pending(ABC, Generic[T]):
     """The result of launched work, which may not have run yet."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
 
     @abstractmethod
     def result(self) -> T:
@@ -78,10 +78,10 @@ class Stream(ABC):
 
 
 class Observer(Protocol):
-    """Sees what the host queues, in host order; ordering recorders are built on it."""
+    """Sees what the host queues, in host order, and each piece of work just before it runs."""
 
     def on_launch(self, work: Any) -> None:
-        """A piece of work with `seq, stream, site, reads, writes` was queued."""
+        """A piece of work with `seq, stream, site, args, reads, writes` was queued."""
         ...
 
     def on_copy(self, work: Any) -> None:
@@ -94,6 +94,14 @@ class Observer(Protocol):
 
     def on_wait(self, stream: Stream, event: Event) -> None:
         """`stream` was told to wait for `event` (also when that is no wait)."""
+        ...
+
+    def on_host_wait(self, target: Pending[Any] | Event | Stream | None) -> None:
+        """The host waited for `target` (None: for everything): it comes before later launches."""
+        ...
+
+    def on_run(self, work: Any) -> None:
+        """A piece of work, or a copy, is about to run: its `reads` hold what it will see."""
         ...
 
 

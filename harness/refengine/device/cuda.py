@@ -21,20 +21,23 @@ T = TypeVar("T")
 class Launched(Pending[T], Generic[T]):
     """Work that was handed to the hardware."""
 
-    __slots__ = ("is_copy", "reads", "seq", "site", "stream", "value", "writes")
+    __slots__ = ("args", "is_copy", "reads", "seq", "site", "stream", "value", "writes")
+    value: T
 
-    def __init__(self, stream: CudaStream, value: T, *, seq: int, site: str) -> None:
+    def __init__(self, stream: CudaStream, *, seq: int, site: str) -> None:
         self.stream = stream
-        self.value = value
         self.seq = seq
         self.site = site
         self.is_copy = False
+        self.args: tuple[Any, ...] = ()
         self.reads: Sequence[torch.Tensor] = ()
         self.writes: Sequence[torch.Tensor] = ()
 
     def result(self) -> T:
         """Wait until the stream got here, and return what was launched."""
-        self.stream.synchronize()
+        self.stream.raw.synchronize()
+        for observer in self.stream.device.observers:
+            observer.on_host_wait(self)
         return self.value
 
 
@@ -63,10 +66,15 @@ class CudaEvent(Event):
     def synchronize(self) -> None:
         """Wait on the host until the recorded point is reached."""
         self.raw.synchronize()
+        for observer in self.device.observers:
+            observer.on_host_wait(self)
 
     def query(self) -> bool:
         """Tell whether the recorded point is reached."""
-        return bool(self.raw.query())  # type: ignore[no-untyped-call]
+        is_reached = bool(self.raw.query())  # type: ignore[no-untyped-call]
+        for observer in self.device.observers if is_reached else ():
+            observer.on_host_wait(self)
+        return is_reached
 
 
 class CudaStream(Stream):
@@ -80,6 +88,8 @@ class CudaStream(Stream):
     def synchronize(self) -> None:
         """Wait on the host until everything queued on this stream so far ran."""
         self.raw.synchronize()
+        for observer in self.device.observers:
+            observer.on_host_wait(self)
 
 
 class CudaDevice(Device):
@@ -188,12 +198,15 @@ class CudaDevice(Device):
     ) -> Pending[T]:
         """Call `fn` now, under the current stream: what it launches is queued there."""
         values = [arg.value if isinstance(arg, Launched) else arg for arg in args]
-        with torch.no_grad():
-            work = self._number(fn(*values), site)
+        work: Launched[T] = self._number(site)
         if self.observers:
-            work.reads, work.writes = reads, writes
+            work.args, work.reads, work.writes = args, reads, writes
             for observer in self.observers:
                 observer.on_launch(work)
+                observer.on_run(work)
+            work.args = ()
+        with torch.no_grad():
+            work.value = fn(*values)
         return work
 
     def copy_async(
@@ -208,7 +221,7 @@ class CudaDevice(Device):
             if self.space_of(tensor) == "device":
                 tensor.record_stream(self.current.raw)
         if self.observers:
-            work = self._number(None, site)
+            work: Launched[None] = self._number(site)
             work.is_copy, work.reads, work.writes = True, (source,), (dst,)
             for observer in self.observers:
                 observer.on_copy(work)
@@ -216,10 +229,12 @@ class CudaDevice(Device):
     def synchronize(self) -> None:
         """Wait on the host until everything queued on every stream ran."""
         torch.cuda.synchronize()
+        for observer in self.observers:
+            observer.on_host_wait(None)
 
-    def _number(self, value: T, site: str) -> Launched[T]:
+    def _number(self, site: str) -> Launched[Any]:
         self._next_seq += 1
-        return Launched(self.current, value, seq=self._next_seq - 1, site=site)
+        return Launched(self.current, seq=self._next_seq - 1, site=site)
 
     @contextmanager
     def _use_stream(self, stream: CudaStream) -> Iterator[CudaStream]:

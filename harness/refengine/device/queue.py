@@ -55,6 +55,8 @@ class Work(Pending[Any]):
         """Run the device until this work ran, and return what it returned."""
         if not self.done:
             self.stream.device.run_until(self)
+        for observer in self.stream.device.observers:
+            observer.on_host_wait(self)
         if self.error is not None:
             raise self.error
         return self.value
@@ -121,10 +123,14 @@ class SimulatedEvent(Event):
         """Run the device until the recorded point is reached."""
         if self._record is not None:
             self.device.run_until(self._record)
+        for observer in self.device.observers:
+            observer.on_host_wait(self)
 
     def query(self) -> bool:
         """Tell whether the point is reached; if not, time passes: one piece of work runs."""
         if self._record is None or self._record.done:
+            for observer in self.device.observers:
+                observer.on_host_wait(self)
             return True
         self.device.run_once()
         return False
@@ -151,3 +157,5 @@ class SimulatedStream(Stream):
         """Run the device until everything queued here so far ran."""
         if self.queue:
             self.device.run_until(self.push_record())
+        for observer in self.device.observers:
+            observer.on_host_wait(self)

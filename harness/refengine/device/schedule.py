@@ -7,7 +7,7 @@ that streams and events already order.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 
@@ -66,6 +66,48 @@ class ComputeLate:
     def pick(self, heads: Sequence[Head]) -> int:
         """Pick the earliest copy, else the earliest launched."""
         return min(range(len(heads)), key=lambda i: (not heads[i].is_copy, heads[i].seq))
+
+
+class Replay:
+    """Follows a list of choices, then picks the first; notes each choice and how many there were."""
+
+    def __init__(self, choices: Sequence[int] = ()) -> None:
+        self.choices = tuple(choices)
+        self.taken: list[tuple[int, int]] = []
+
+    def pick(self, heads: Sequence[Head]) -> int:
+        """Pick what the list says at this point."""
+        at = len(self.taken)
+        choice = self.choices[at] if at < len(self.choices) else 0
+        self.taken.append((choice, len(heads)))
+        return choice
+
+
+class Exhaustive:
+    """Every interleaving, one scheduler each: run the same work afresh under each of them.
+
+    Args:
+        limit: Stop after this many; `is_complete` then stays False.
+    """
+
+    def __init__(self, limit: int = 10_000) -> None:
+        self.limit = limit
+        self.is_complete = False
+
+    def __iter__(self) -> Iterator[Replay]:
+        """Yield schedulers, each with the last choice that can still move moved by one."""
+        choices: list[int] = []
+        for _ in range(self.limit):
+            schedule = Replay(choices)
+            yield schedule
+            taken = schedule.taken
+            while taken and taken[-1][0] + 1 == taken[-1][1]:
+                taken.pop()
+            if not taken:
+                self.is_complete = True
+                return
+            choices = [choice for choice, _ in taken]
+            choices[-1] += 1
 
 
 _FACTORIES: dict[str, Callable[[int], Scheduler]] = {

@@ -96,7 +96,7 @@ class SimulatedDevice(Device):
         num_bytes = extent_of(shape, stride) * dtype.itemsize
         if not self.ledger.has_room(num_bytes, space):
             if self._running is None:
-                self.synchronize()
+                self._run_all()
             if not self.ledger.has_room(num_bytes, space):
                 raise self.ledger.out_of_memory(num_bytes, kind)
         size = max(num_bytes, dtype.itemsize)
@@ -179,9 +179,9 @@ class SimulatedDevice(Device):
 
     def synchronize(self) -> None:
         """Run everything queued on every stream."""
-        with torch.no_grad():
-            while heads := self._runnable():
-                self._run(heads)
+        self._run_all()
+        for observer in self.observers:
+            observer.on_host_wait(None)
 
     def run_until(self, target: Work | Record) -> None:
         """Run queued work, as the scheduler picks, until `target` is done and no further."""
@@ -201,6 +201,11 @@ class SimulatedDevice(Device):
             if heads := self._runnable():
                 self._run(heads)
                 self._runnable()
+
+    def _run_all(self) -> None:
+        with torch.no_grad():
+            while heads := self._runnable():
+                self._run(heads)
 
     def _push(self, work: Work) -> None:
         work.seq = self._next_seq
@@ -234,6 +239,8 @@ class SimulatedDevice(Device):
         work.stream.queue.popleft()
         self._running = work
         try:
+            for observer in self.observers:
+                observer.on_run(work)
             work.run()
         finally:
             self._running = None

@@ -91,14 +91,17 @@ class ModelShape:
 class Weight(nn.Module):
     """A module that only holds `weight`; the layer above computes with it."""
 
+    full_name = ""
+    """Of `weight` in the whole model."""
+
     def __init__(self, device: Device, dtype: torch.dtype, *dims: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(device.empty(dims, dtype), requires_grad=False)
 
     @property
     def now(self) -> torch.Tensor:
-        """The bytes `weight` stands for now: a launch keeps them if `weight` moves on."""
-        return self.weight.data
+        """The bytes `weight` stands for now, with its name: a launch keeps them if it moves on."""
+        return named(self.weight.data, self.full_name)
 
 
 class Attention(nn.Module):
@@ -222,7 +225,10 @@ class CausalLM(nn.Module):
         if not self.shape.is_tied:
             self.lm_head = Weight(device, dtype, self.shape.vocab_size, self.shape.hidden_size)
         table = rotary_table(hf_config, self.shape.head_dim, max_model_len, dtype)
-        self.rotary = device.to(table, "device", kind="state")
+        self.rotary = named(device.to(table, "device", kind="state"), "rotary")
+        for name, module in self.named_modules():
+            if isinstance(module, Weight):
+                module.full_name = f"{name}.weight"
 
     @property
     def output_weight(self) -> torch.Tensor:
@@ -264,6 +270,12 @@ class CausalLM(nn.Module):
         for layer, kv_cache in zip(self.model.layers, kv_caches, strict=True):
             assert isinstance(layer, DecoderLayer)
             layer.self_attn.kv_cache = kv_cache
+
+
+def named(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Write on a tensor object which of the model's tensors it stands for, for observers."""
+    tensor.param_name = name  # type: ignore[attr-defined]
+    return tensor
 
 
 def project_rows(hidden: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

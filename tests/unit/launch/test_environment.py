@@ -6,9 +6,11 @@ from harness.launch.environment import INHERITED, can_fork_warm, child_environme
 OWN = {
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
+    "PYTHONCOERCECLOCALE",
     "PYTHONHASHSEED",
     "PYTHONSAFEPATH",
     "PYTHONUNBUFFERED",
+    "PYTHONUTF8",
     "VLLM_ENABLE_V1_MULTIPROCESSING",
 }
 

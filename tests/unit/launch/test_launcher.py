@@ -10,12 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from harness.core import LaunchError, RunStatus, Step
+from harness.core import LaunchError, RunStatus, Setting, Step
 from harness.core.runfiles import RUN_FILE, read_run
-from harness.launch import Launcher
+from harness.launch import Launcher, child_environment
 from harness.launch import launcher as launcher_module
 from harness.launch.process import ColdChild, wait_for_exit
-from harness.launch.request import LOG_FILE, read_request
+from harness.launch.request import LOG_FILE, LaunchRequest, read_request, write_request
+from harness.launch.warm_parent import WarmParent
 
 from .conftest import build_key
 
@@ -145,6 +146,41 @@ def test_interrupt_ends_what_runs_and_what_would_follow(make_launcher, cold):
     assert [run.status for run in runs] == [RunStatus.INTERRUPTED] * 2
     assert all(is_gone(child.pid) for child in children)
     assert launcher.launch(build_key()).status is RunStatus.INTERRUPTED
+
+
+@BOTH_WAYS
+def test_a_process_left_behind_is_ended_with_its_run(make_launcher, cold):
+    launcher = make_launcher(cold=cold)
+    key = build_key({"generate": "orphan"})
+
+    run = launcher.launch(key)
+
+    (line,) = [x for x in log_of(launcher, key).splitlines() if x.startswith("orphan=")]
+    assert run.status is RunStatus.OK
+    assert is_gone(int(line.removeprefix("orphan=")))
+
+
+def test_a_forked_child_has_nothing_of_the_warm_parents_environment(tmp_path):
+    env = {**child_environment(Setting()), "PYTHONPATH": os.pathsep.join(sys.path)}
+    key = build_key({"report_env": True})
+    write_request(
+        tmp_path,
+        LaunchRequest(
+            run_id=key.key,
+            setting=key.setting,
+            workload=key.workload,
+            num_threads=1,
+            launched_at=0.0,
+            warm=True,
+        ),
+    )
+    parent = WarmParent("fake", {**env, "VLLM_STALE": "1"}, tmp_path / "warm.log")
+    try:
+        assert parent.fork(tmp_path, env).wait(60) == 0
+    finally:
+        parent.close()
+
+    assert read_run(tmp_path).probe.env == env
 
 
 def test_ctrl_c_in_the_launching_thread_leaves_no_child_behind(make_launcher, monkeypatch):

@@ -1,5 +1,7 @@
 import os
+import select
 import signal
+import warnings
 
 import pytest
 
@@ -103,6 +105,27 @@ def test_arguments_without_json_form_are_refused_before_they_are_sent(make_core_
     with pytest.raises(TypeError, match="no JSON form for object"):
         llm.collective_rpc("fail", (object(),))
     assert [llm.llm_engine.engine_core.process.pid] == llm.collective_rpc("process_id")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_core_ends_when_its_parent_dies(make_checkpoint, make_core_llm):
+    folder = make_checkpoint()
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        parent = os.fork()
+    if parent == 0:
+        try:
+            make_core_llm(folder)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(parent, 0)
+
+    # The core inherited the writing end: the pipe ends when the core does.
+    assert select.select([reader], [], [], 30)[0] == [reader]
+    assert os.read(reader, 1) == b""
+    os.close(reader)
 
 
 def test_configuration_survives_the_pipe(make_checkpoint):

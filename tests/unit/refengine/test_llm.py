@@ -158,10 +158,11 @@ def test_shutdown_returns_every_byte(make_llm, engine_env, runner, offload):
     engine_env.setenv("VLLM_USE_V2_MODEL_RUNNER", runner)
     llm = make_llm(**offload)
     llm.generate(prompt_token_ids=[[3, 4, 5], [6]], sampling_params=GREEDY)
-    worker = worker_of(llm)
+    worker, offloader = worker_of(llm), get_offloader()
     assert worker.memory_stats()["device"]["current"] > 0
 
     llm.shutdown()
+    assert offloader is not get_offloader()  # a probe that still holds it holds no bytes
 
     stats = worker.memory_stats()
     assert [stats[space]["current"] for space in ("device", "pinned", "host")] == [0, 0, 0]

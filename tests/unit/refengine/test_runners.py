@@ -205,3 +205,28 @@ def test_forward_accepts_intermediate_tensors(make_runner):
     ).result()
 
     assert torch.equal(direct, given)
+
+
+def test_v2_copy_back_waits_for_the_stream_that_samples(make_runner):
+    llm = make_runner("v2")
+    device, seen = runner_of(llm).device, []
+
+    class Recorder:
+        def on_launch(self, work):
+            seen.append(("launch", work.site))
+
+        def on_copy(self, work):
+            seen.append(("copy", work.site))
+
+        def on_record(self, event, stream):
+            seen.append(("record", stream.name))
+
+        def on_wait(self, stream, event):
+            seen.append(("wait", stream.name))
+
+    device.observers.append(Recorder())
+    answers(llm, SamplingParams(max_tokens=1), lengths=(3,))
+
+    tail = seen[seen.index(("launch", "sampler")) :]
+    expected = [("launch", "sampler"), ("record", "default"), ("wait", "output")]
+    assert tail[:5] == [*expected, ("copy", "output"), ("record", "output")]

@@ -1,0 +1,3 @@
+"""Lets tests of the plugin run pytest inside pytest."""
+
+pytest_plugins = ["pytester"]

@@ -1,0 +1,54 @@
+"""`harness list`: what would run, without running it."""
+
+import json
+
+
+def test_cells_one_a_line(cli, small_matrix, cells):
+    answer = cli("list", "--matrix", small_matrix)
+
+    assert (0, "") == (answer.code, answer.err)
+    lines = answer.out.splitlines()
+    assert ["tiny-llama/runner-v2-none-eager", *cells] == lines[:-1]
+    assert "5 cells, 8 runs" == lines[-1]
+
+
+def test_default_matrix_is_what_the_project_promises(cli):
+    listed = [c for c in cli("list", "--json").json if c["role"] == "case"]
+
+    assert 40 <= len(listed)
+    assert {"v1", "v2"} == {c["axes"]["runner"] for c in listed}
+    assert 8 <= len({c["axes"]["offload"] for c in listed})
+    assert len(listed) == len({c["cell"] for c in listed})
+
+
+def test_selection_and_fault_show_in_the_ids(cli, small_matrix, cells):
+    answer = cli(
+        "list", "--matrix", small_matrix, "-k", "v2 and not uva", "--fault", "pin-flag-ignored"
+    )
+
+    assert [f"{cells[3]}!pin-flag-ignored", "1 cells, 4 runs"] == answer.out.splitlines()
+
+
+def test_models_stand_ins_included(cli):
+    names = [m["name"] for m in cli("list", "--models", "--json").json]
+
+    assert {"tiny-llama", "seeded-qwen3"} <= set(names)
+    assert "architecture" in cli("list", "--models").out
+
+
+def test_github_matrix_is_one_line_and_forwards_the_selection(cli, small_matrix):
+    answer = cli(
+        "list", "--matrix", small_matrix, "-k", "uva or v2", "--github-matrix", "--shards", 2
+    )
+
+    (line,) = answer.out.splitlines()
+    jobs = json.loads(line)["include"]
+    assert ["1/2", "2/2"] == [job["shard"] for job in jobs]
+    assert all(f"--matrix {small_matrix} -k 'uva or v2'" in job["command"] for job in jobs)
+
+
+def test_the_two_services_exclude_each_other(cli):
+    answer = cli("list", "--buildkite", "--github-matrix")
+
+    assert 2 == answer.code
+    assert 1 == len(answer.err.splitlines())
