@@ -29,6 +29,7 @@ from harness.core import (
 from harness.pipeline import Options, Session
 from harness.plan import build_pair, build_plan
 from harness.settings import load_model, load_workload, parse_engine_args
+from harness.triage.attribution import attribute
 
 if TYPE_CHECKING:
     from harness.record import Session as RecordedSession
@@ -170,13 +171,13 @@ def plan_comparison(
     return Plan(cases=(*extra, *pairs))
 
 
-def assert_result(result: CaseResult) -> CaseResult:
-    """Return `result` when it passed, else raise the error that names its verdict."""
+def assert_result(result: CaseResult, note: str | None = None) -> CaseResult:
+    """Return `result` when it passed, else raise the error that names its verdict, and `note`."""
     if result.verdict is Verdict.PASS:
         return result
     lead = result.lead
     text = f"{result.verdict.value}: {result.case.anchor}: {lead.summary if lead else 'no finding'}"
-    raise ERRORS[result.verdict](text, result)
+    raise ERRORS[result.verdict](f"{text} {note}" if note else text, result)
 
 
 def _check(session: Session, plan: Plan) -> list[CaseResult]:
@@ -184,8 +185,12 @@ def _check(session: Session, plan: Plan) -> list[CaseResult]:
     results = [session.compare(planned) for planned in plan.cases]
     cases = [r for r in results if r.counts]
     for result in cases:
-        if result.verdict is not Verdict.PASS:
-            assert_result(result)
+        case, note = result.case, None
+        if result.verdict is Verdict.FAIL:
+            note = attribute(
+                case.baseline, case.target, case.workload, pair=build_pair, look=session.look
+            )
+        assert_result(result, note and f"Attributed: {note}")
     for control in results:
         if not control.behaved:
             lead = control.lead

@@ -34,7 +34,14 @@ def plan_matrix(
         select: keeps a cell, given its anchor and axes; None keeps all.
         shard: `(i, n)`: the i-th of n parts of the selected cells, 1-based.
         controls: adds the null cases and the planted fault.
+
+    Raises:
+        UsageError: a model or a fault is not known.
     """
+    from harness.faults.base import FAULTS
+
+    for fault in faults:
+        FAULTS.check(fault)
     plans, num_seen = [], 0
     for name in models or matrix.models:
         model = load_model(name, models_file=models_file, dtype=matrix.dtype)

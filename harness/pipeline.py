@@ -11,12 +11,24 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
-from harness.core import Case, CaseResult, Outcome, Plan, PlannedCase, Run, RunKey, RunStatus, fold
+from harness.core import (
+    Case,
+    CaseResult,
+    ExitCode,
+    Finding,
+    Outcome,
+    Plan,
+    PlannedCase,
+    Run,
+    RunKey,
+    RunStatus,
+    fold,
+)
 from harness.core.codec import Json
 from harness.judge import conclude, judge_case
 from harness.launch import Launcher
@@ -40,8 +52,8 @@ class Progress:
 
     @property
     def expected_s(self) -> float | None:
-        """Expected total wall time, from the pace so far; None before the first run ended."""
-        if not self.num_runs_done:
+        """Expected total wall time, from the pace so far; None where it cannot be told."""
+        if not self.num_runs_done or not self.num_runs:
             return None
         return self.elapsed_s * self.num_runs / self.num_runs_done
 
@@ -101,6 +113,7 @@ class Session:
         self._lock = threading.Lock()
         self._started = time.monotonic()
         self._totals = (0, 0)
+        self._is_cut_short = False
 
     def __enter__(self) -> Session:
         self.launcher.__enter__()
@@ -140,11 +153,18 @@ class Session:
             planned, self.run(planned.baseline_key), self.run(planned.target_key)
         )
 
+    def look(self, planned: PlannedCase) -> tuple[Finding, ...]:
+        """Run both sides of one comparison and judge it, without recording a case."""
+        return judge_case(
+            planned.case, self.run(planned.baseline_key), self.run(planned.target_key)
+        )
+
     def run_plan(self, plan: Plan) -> Outcome:
         """Run a whole plan, `jobs` launches at once; cases are judged as their runs arrive.
 
         Raises:
-            KeyboardInterrupt: passed on after every child has ended; what was judged is recorded.
+            KeyboardInterrupt: passed on after every child has ended; what was judged is recorded,
+                and `finish` says that it is not all.
         """
         self._totals = (len(plan.runs), len(plan.cases) + len(plan.unsupported))
         for skipped in plan.unsupported:
@@ -159,6 +179,7 @@ class Session:
                     future.result()
                 waiting = self._judge_ready(waiting)
         except BaseException:
+            self._is_cut_short = True
             self.launcher.interrupt()
             raise
         finally:
@@ -166,8 +187,18 @@ class Session:
         return self.finish()
 
     def finish(self) -> Outcome:
-        """Fold everything recorded so far into the session's outcome, and close the record."""
+        """Fold everything recorded so far into the session's outcome, and close the record.
+
+        An invocation that was cut short does not pass, whatever its cases say.
+        """
         outcome = conclude(self.results)
+        if self._is_cut_short:
+            outcome = replace(
+                outcome,
+                exit_code=int(outcome.exit_code or ExitCode.ERROR),
+                sentence=f"Interrupted: {len(self.results)} of {self._totals[1]} cases were "
+                f"judged. So far: {outcome.sentence}",
+            )
         self.recorder.close(outcome)
         return outcome
 

@@ -96,6 +96,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         [
             pytest.param(p, id=p.case.anchor, marks=[getattr(pytest.mark, m) for m in _marks(p)])
             for p in plan.cases
+        ]
+        + [
+            pytest.param(None, id=s.case.anchor, marks=[pytest.mark.skip(reason=s.reason)])
+            for s in plan.unsupported
         ],
     )
 
@@ -161,13 +165,20 @@ def judge_outcome(result: CaseResult) -> CaseResult:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Show a comparison's findings, and the command that runs it again, in place of a traceback."""
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Show a comparison's findings and its command in place of a traceback; skip what is refused.
+
+    So a test that calls `compare_two_settings` itself is told the same as a cell of the matrix.
+    """
     report: pytest.TestReport = yield  # type: ignore[assignment]
-    from harness.core import ComparisonError
+    from harness.core import ComparisonError, ComparisonUnsupported
 
     error = call.excinfo.value if call.excinfo else None
-    if isinstance(error, ComparisonError) and report.failed:
+    if isinstance(error, ComparisonUnsupported) and report.failed:
+        path, line, _ = item.location
+        report.outcome = "skipped"
+        report.longrepr = (path, line or 0, f"Skipped: {error}")
+    elif isinstance(error, ComparisonError) and report.failed:
         report.longrepr = explain(error)
     return report  # type: ignore[return-value]
 

@@ -17,7 +17,7 @@ from harness.settings import load_model, load_workload, parse_engine_args
 from .console import JsonOption
 from .live import Watch
 from .pages import write_pages
-from .run import describe, finish
+from .run import describe, finish, run_until_stopped
 
 
 def compare(
@@ -55,9 +55,11 @@ def compare(
         ) as session,
     ):
         watch.start("two settings", plan, options.num_jobs)
-        outcome = session.run_plan(plan)
+        outcome, stopped = run_until_stopped(session, plan)
     pages = write_pages(session, outcome, manifest)
     finish(session.folder, outcome, session.results, pages, json_=json_)
+    if stopped:
+        raise KeyboardInterrupt
     return outcome.exit_code
 
 

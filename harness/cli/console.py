@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,11 @@ ShardOption = Annotated[
 ]
 
 
+def count(num: int, noun: str) -> str:
+    """`1 cell`, `2 cells`."""
+    return f"{num:,} {noun}{'' if num == 1 else 's'}"
+
+
 def print_json(data: object) -> None:
     """Write one JSON document to stdout."""
     sys.stdout.write(json.dumps(encode(data), indent=2) + "\n")
@@ -54,9 +60,10 @@ def parse_shard(text: str) -> tuple[int, int]:
     Raises:
         UsageError: not `I/N` with 1 <= I <= N.
     """
-    index, _, count = text.partition("/")
-    if index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count):
-        return int(index), int(count)
+    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+    index, total = map(int, found.groups()) if found else (0, 0)
+    if 1 <= index <= total:
+        return index, total
     raise UsageError(f"--shard {text!r} must be I/N with 1 <= I <= N, for example 2/5")
 
 

@@ -21,6 +21,7 @@ from .console import (
     MatrixOption,
     ModelOption,
     SelectOption,
+    count,
     out,
     print_json,
     rerun,
@@ -63,7 +64,7 @@ def list_cells(
         return 0
     for case in cases:
         out.print(case.anchor, markup=False)
-    out.print(f"{len(cases)} cells, {len(plan.runs)} runs", style="dim")
+    out.print(f"{count(len(cases), 'cell')}, {count(len(plan.runs), 'run')}", style="dim")
     return 0
 
 

@@ -7,11 +7,11 @@ from types import TracebackType
 
 from rich.status import Status
 
-from harness.core import Plan
+from harness.core import CaseResult, Plan
 from harness.pipeline import Progress
 from harness.report import case_line
 
-from .console import err, out
+from .console import count, err, out
 
 
 class Watch:
@@ -46,8 +46,9 @@ class Watch:
         cells = sum(p.case.role not in ("null", "control") for p in plan.cases)
         controls = len(plan.cases) - cells
         out.print(
-            f"{title}: {', '.join(models)}; {cells} cells and {controls} controls "
-            f"from {len(plan.runs)} runs, {jobs} at a time",
+            f"{title}: {', '.join(models)}; {count(cells, 'cell')} and "
+            f"{count(controls, 'control')} "
+            f"from {count(len(plan.runs), 'run')}, {jobs} at a time",
             markup=False,
         )
 
@@ -60,9 +61,17 @@ class Watch:
             elif progress.kind == "run_finished" and progress.key is not None:
                 self._running.pop(progress.key.key, None)
             elif progress.result is not None and not self.quiet:
-                out.print(case_line(progress.result), no_wrap=True, overflow="ellipsis")
+                self._print_line(progress.result)
             if self._status is not None:
                 self._status.update(self._line(progress))
+
+    @staticmethod
+    def _print_line(result: CaseResult) -> None:
+        """One line for a case: cut to a terminal's width, whole in a log."""
+        if out.is_terminal:
+            out.print(case_line(result), no_wrap=True, overflow="ellipsis", soft_wrap=False)
+        else:
+            out.print(case_line(result))
 
     def _line(self, progress: Progress) -> str:
         expected = progress.expected_s

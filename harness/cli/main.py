@@ -18,6 +18,9 @@ from .console import err
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
+WRONG_PATHS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError,
+               PermissionError)  # fmt: skip
+"""A path that the user gave leads nowhere: a usage error; other failures of a disk are not."""
 
 app = typer.Typer(
     name="harness",
@@ -58,6 +61,10 @@ def main(argv: list[str] | None = None) -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = ExitCode.PASS
+    except OSError as error:
+        code = ExitCode.USAGE if isinstance(error, WRONG_PATHS) else ExitCode.ERROR
+        path = error.filename2 or error.filename or "a file"
+        _tell(arguments, f"{path}: {error.strerror or error}", code)
     sys.exit(int(code or 0))
 
 

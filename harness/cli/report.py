@@ -39,7 +39,7 @@ def report(
         session = merge_sessions(shards, run / "merged", conclude=conclude)
     else:
         session = load_session(run)
-    outcome = conclude(session.results)
+    outcome = session.outcome or conclude(session.results)
     text = renderers[format_](session.results, session.runs, outcome, session.manifest)
     suffix = {"html": "report.html", "junit": "junit.xml", "markdown": "report.md"}[format_]
     path = output or session.folder / suffix

@@ -79,7 +79,7 @@ def run(
         ) as session,
     ):
         watch.start(f"{chosen.name} matrix", plan, options.num_jobs)
-        outcome, stopped = _run(session, plan)
+        outcome, stopped = run_until_stopped(session, plan)
     pages = write_pages(session, outcome, manifest, extra_report=report, junit=junit)
     finish(session.folder, outcome, session.results, pages, json_=json_)
     if stopped:
@@ -87,7 +87,7 @@ def run(
     return outcome.exit_code
 
 
-def _run(session: Session, plan: Plan) -> tuple[Outcome, bool]:
+def run_until_stopped(session: Session, plan: Plan) -> tuple[Outcome, bool]:
     """Run the plan; after Ctrl-C, what was recorded is folded and kept."""
     try:
         return session.run_plan(plan), False

@@ -35,18 +35,26 @@ class Registry(Generic[T]):
         Raises:
             UsageError: no such name; the text lists the known ones and the nearest.
         """
-        target = self._targets.get(name)
-        if target is None:
-            near = difflib.get_close_matches(name, self._targets, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise UsageError(
-                f"Unknown {self.kind} {name!r}. Known: {', '.join(sorted(self._targets))}.{hint}"
-            )
+        self.check(name)
+        target = self._targets[name]
         if isinstance(target, str):
             module, _, attribute = target.partition(":")
             target = cast("T", getattr(importlib.import_module(module), attribute))
             self._targets[name] = target
         return target
+
+    def check(self, name: str) -> None:
+        """Import nothing; only refuse an unknown name.
+
+        Raises:
+            UsageError: no such name; the text lists the known ones and the nearest.
+        """
+        if name not in self._targets:
+            near = difflib.get_close_matches(name, self._targets, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise UsageError(
+                f"Unknown {self.kind} {name!r}. Known: {', '.join(sorted(self._targets))}.{hint}"
+            )
 
     def names(self) -> list[str]:
         """Every registered name, in order of registration."""

@@ -67,6 +67,10 @@ def _saved(case: Case, left: MemoryTrace, right: MemoryTrace) -> tuple[str, int]
     if differing and measured:
         sums = [sum(t.by_kind.get(kind, 0) for kind in WEIGHT_KINDS) for t in (left, right)]
         return "weights and buffer pool", sums[0] - sums[1]
+    caches = [t.by_kind.get("kv_cache", 0) for t in (left, right)]
+    if left.device_capacity_bytes and right.device_capacity_bytes and caches[0] != caches[1]:
+        freed = left.device_bytes - caches[0] - right.device_bytes + caches[1]
+        return "device without the KV cache, which took what offload freed", freed
     return "device", left.device_bytes - right.device_bytes
 
 

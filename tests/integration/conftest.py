@@ -18,14 +18,14 @@ workload: short
 axes:
   offload:
     - {cpu_offload_gb: 1}
-    - {offload_group_size: 2, offload_prefetch_step: 1}
+    - {offload_group_size: 2, offload_prefetch_step: 3}
   runner: [v1, v2]
 """
 CELLS = [
     "tiny-llama/v1-uva-gb1-pin1-eager",
     "tiny-llama/v2-uva-gb1-pin1-eager",
-    "tiny-llama/v1-prefetch-g2n1s1-pin1-eager",
-    "tiny-llama/v2-prefetch-g2n1s1-pin1-eager",
+    "tiny-llama/v1-prefetch-g2n1s3-pin1-eager",
+    "tiny-llama/v2-prefetch-g2n1s3-pin1-eager",
 ]
 
 

@@ -9,7 +9,7 @@ def test_cells_one_a_line(cli, small_matrix, cells):
     assert (0, "") == (answer.code, answer.err)
     lines = answer.out.splitlines()
     assert ["tiny-llama/runner-v2-none-eager", *cells] == lines[:-1]
-    assert "5 cells, 8 runs" == lines[-1]
+    assert "5 cells, 9 runs" == lines[-1]
 
 
 def test_default_matrix_is_what_the_project_promises(cli):
@@ -26,7 +26,7 @@ def test_selection_and_fault_show_in_the_ids(cli, small_matrix, cells):
         "list", "--matrix", small_matrix, "-k", "v2 and not uva", "--fault", "pin-flag-ignored"
     )
 
-    assert [f"{cells[3]}!pin-flag-ignored", "1 cells, 4 runs"] == answer.out.splitlines()
+    assert [f"{cells[3]}!pin-flag-ignored", "1 cell, 4 runs"] == answer.out.splitlines()
 
 
 def test_models_stand_ins_included(cli):

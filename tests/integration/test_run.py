@@ -15,7 +15,7 @@ def test_every_cell_has_a_line_and_is_proven(recorded, cells):
     for cell in cells:
         (line,) = [x for x in lines if f" {cell} " in x]
         assert line.startswith("✓ PASS")
-    assert "small matrix: tiny-llama; 5 cells and 3 controls from 8 runs" in lines[0]
+    assert "small matrix: tiny-llama; 5 cells and 3 controls from 9 runs" in lines[0]
     assert any(x.startswith("All 5 cells proven:") for x in lines)
 
 

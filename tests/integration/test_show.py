@@ -5,7 +5,14 @@ def test_a_cell_shows_verdict_proofs_and_command(cli, recorded, cells):
     answer = cli("show", cells[3], "--run", recorded.session)
 
     assert (0, "") == (answer.code, answer.err)
-    for word in ("PASS", "effect", "placement", "memory", "tokens", f"--cell {cells[3]}"):
+    for word in (
+        "PASS",
+        "took effect",
+        "right place",
+        "memory saved",
+        "same output",
+        f"--cell {cells[3]}",
+    ):
         assert word in answer.out
 
 
