@@ -149,6 +149,8 @@ def compare_all_settings(
     plan = plan_comparison(settings, work, tier=METHODS[method], controls=controls)
     if session is not None:
         return _check(session, plan)
+    if max_wait_seconds is not None and max_wait_seconds <= 0:
+        raise UsageError(f"max_wait_seconds={max_wait_seconds!r} must be > 0 (seconds)")
     options = Options(deadline_s=max_wait_seconds or Options().deadline_s)
     with Session(Path(reports_dir), manifest={"door": "api"}, options=options) as own:
         try:

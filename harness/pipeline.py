@@ -162,6 +162,9 @@ class Session:
     def run_plan(self, plan: Plan) -> Outcome:
         """Run a whole plan, `jobs` launches at once; cases are judged as their runs arrive.
 
+        Judging has a thread of its own, so that Ctrl-C, which Python raises in the main thread
+        wherever that happens to be, never cuts a case in two.
+
         Raises:
             KeyboardInterrupt: passed on after every child has ended; what was judged is recorded,
                 and `finish` says that it is not all.
@@ -170,20 +173,22 @@ class Session:
         for skipped in plan.unsupported:
             self._record_skipped(skipped.case, skipped.reason)
         waiting = list(plan.cases)
-        pool = ThreadPoolExecutor(self.options.num_jobs, thread_name_prefix="launch")
-        pending = {pool.submit(self.run, key) for key in plan.runs}
+        launching = ThreadPoolExecutor(self.options.num_jobs, thread_name_prefix="launch")
+        judging = ThreadPoolExecutor(1, thread_name_prefix="judge")
+        pending = {launching.submit(self.run, key) for key in plan.runs}
         try:
             while pending:
                 done, pending = wait(pending, return_when=FIRST_COMPLETED)
                 for future in done:
                     future.result()
-                waiting = self._judge_ready(waiting)
+                waiting = judging.submit(self._judge_ready, waiting).result()
         except BaseException:
             self._is_cut_short = True
             self.launcher.interrupt()
             raise
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            launching.shutdown(wait=True, cancel_futures=True)
+            judging.shutdown(wait=True)
         return self.finish()
 
     def finish(self) -> Outcome:

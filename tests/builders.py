@@ -170,7 +170,7 @@ def build_probe(setting: Setting, expected: Expectation, **changes: Any) -> Prob
         params=build_params(expected),
         buffer_pool=pool,
         memory=build_memory(expected),
-        process_id=7,
+        process_id=1 + int(setting.compute_hash()[:6], 16),
         is_core_process=setting.multiprocessing,
     )
     return replace(probe, **changes)

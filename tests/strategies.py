@@ -10,15 +10,18 @@ from harness.core import (
     Expectation,
     Finding,
     HostInfo,
+    IntegrityTrace,
     Logprobs,
     MemoryTrace,
     ModelSpec,
     OffloadConfig,
+    OrderingTrace,
     Outcome,
     ParamPlacement,
     Plan,
     PlannedCase,
     ProbeSnapshot,
+    Race,
     RequestOutput,
     Run,
     RunKey,
@@ -29,6 +32,7 @@ from harness.core import (
     Step,
     Tier,
     Verdict,
+    WeightReads,
     Workload,
 )
 
@@ -80,6 +84,7 @@ settings = st.builds(
     env=st.dictionaries(names.map("X_{}".format), st.none() | texts, max_size=2),
     python=st.none() | names,
     faults=tuples(names),
+    instruments=tuples(st.sampled_from(["ordering", "integrity", "integrity-full", "poison"])),
 )
 
 
@@ -236,6 +241,41 @@ memory_traces = st.builds(
     granularity_bytes=counts,
     by_kind=st.dictionaries(names, counts, max_size=2),
 )
+races = st.builds(
+    Race,
+    kind=st.sampled_from(["read-write", "write-read", "write-write"]),
+    resource=texts,
+    first_site=names,
+    second_site=names,
+    first_stream=names,
+    second_stream=names,
+    missing=texts,
+    count=counts,
+)
+ordering_traces = st.builds(
+    OrderingTrace,
+    num_work=counts,
+    num_copies=counts,
+    num_checked=counts,
+    races=tuples(races),
+    not_observed=tuples(texts),
+)
+weight_reads = st.builds(
+    WeightReads,
+    name=names,
+    layer_idx=st.none() | st.integers(0, 11),
+    expected=names,
+    digests=st.dictionaries(names, counts, max_size=2),
+    slots=st.dictionaries(names, st.integers(0, 11), max_size=2),
+)
+integrity_traces = st.builds(
+    IntegrityTrace,
+    mode=st.sampled_from(["sampled", "full"]),
+    num_reads=counts,
+    num_hashed=counts,
+    reads=tuples(weight_reads),
+    not_observed=tuples(texts),
+)
 probe_snapshots = st.builds(
     ProbeSnapshot,
     engine_version=names,
@@ -250,6 +290,8 @@ probe_snapshots = st.builds(
     memory=st.none() | memory_traces,
     process_id=counts,
     is_core_process=st.booleans(),
+    ordering=st.none() | ordering_traces,
+    integrity=st.none() | integrity_traces,
     drift=tuples(names),
     warnings=tuples(texts),
 )
@@ -327,6 +369,10 @@ CORE_TYPES = {
     ParamPlacement: param_placements,
     BufferPoolInfo: buffer_pools,
     MemoryTrace: memory_traces,
+    Race: races,
+    OrderingTrace: ordering_traces,
+    WeightReads: weight_reads,
+    IntegrityTrace: integrity_traces,
     ProbeSnapshot: probe_snapshots,
     Divergence: divergences,
     Finding: findings,

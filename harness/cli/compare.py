@@ -14,7 +14,7 @@ from harness.core import Tier, UsageError
 from harness.pipeline import Options, Session
 from harness.settings import load_model, load_workload, parse_engine_args
 
-from .console import JsonOption
+from .console import INTERRUPTED, JsonOption
 from .live import Watch
 from .pages import write_pages
 from .run import describe, finish, run_until_stopped
@@ -58,9 +58,7 @@ def compare(
         outcome, stopped = run_until_stopped(session, plan)
     pages = write_pages(session, outcome, manifest)
     finish(session.folder, outcome, session.results, pages, json_=json_)
-    if stopped:
-        raise KeyboardInterrupt
-    return outcome.exit_code
+    return INTERRUPTED if stopped else outcome.exit_code
 
 
 def split_side(text: str) -> tuple[list[str], dict[str, str | None]]:

@@ -21,6 +21,9 @@ from harness.settings import parse_selection
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 MatrixOption = Annotated[
     Path | None, typer.Option("--matrix", metavar="FILE", help="Matrix file; default: built in.")

@@ -35,6 +35,7 @@ def list_cells(
     select: SelectOption = "",
     cell: CellOption = None,
     fault: FaultOption = None,
+    faults: Annotated[bool, typer.Option("--faults", help="The known defects instead.")] = False,
     models: Annotated[bool, typer.Option("--models", help="The models instead.")] = False,
     buildkite: Annotated[bool, typer.Option("--buildkite", help="Buildkite steps.")] = False,
     github_matrix: Annotated[bool, typer.Option("--github-matrix", help="GitHub matrix.")] = False,
@@ -44,6 +45,8 @@ def list_cells(
     json_: JsonOption = False,
 ) -> int:
     """List the cells that `harness run` would run; nothing is launched."""
+    if faults:
+        return _print_faults(json_=json_)
     if models:
         return _print_models(json_=json_)
     if buildkite and github_matrix:
@@ -65,6 +68,24 @@ def list_cells(
     for case in cases:
         out.print(case.anchor, markup=False)
     out.print(f"{count(len(cases), 'cell')}, {count(len(plan.runs), 'run')}", style="dim")
+    return 0
+
+
+def _print_faults(*, json_: bool) -> int:
+    """Names and summaries of the catalogue; no engine is loaded."""
+    from harness.faults import FAULTS
+
+    known = [FAULTS.get(name) for name in FAULTS]
+    known = [fault for fault in known if fault.kind != "test"]
+    if json_:
+        fields = ("name", "kind", "summary", "seen_in", "killed_by", "blind", "needs")
+        print_json([{name: getattr(fault, name) for name in fields} for fault in known])
+        return 0
+    for fault in known:
+        kind = "" if fault.kind == "mutant" else f" ({fault.kind})"
+        needs = f" [not yet runnable: needs a {fault.needs}]" if fault.needs else ""
+        seen = f" {', '.join(fault.seen_in)}" if fault.seen_in else ""
+        out.print(f"{fault.name}{kind}: {fault.summary}{seen}{needs}", markup=False)
     return 0
 
 

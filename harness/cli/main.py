@@ -13,11 +13,9 @@ from typer.exceptions import TyperException
 
 from harness.core import ExitCode, HarnessError
 
-from . import bench, compare, doctor, listing, report, run, show
-from .console import err
+from . import bench, compare, doctor, faults, listing, report, run, show
+from .console import INTERRUPTED, err
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
 WRONG_PATHS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError,
                PermissionError)  # fmt: skip
 """A path that the user gave leads nowhere: a usage error; other failures of a disk are not."""
@@ -35,6 +33,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
+app.command("faults")(faults.faults)
 app.command("report")(report.report)
 app.command("list")(listing.list_cells)
 app.command("show")(show.show)
@@ -48,6 +47,8 @@ def main(argv: list[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = app(args=arguments, standalone_mode=False)
+        if code == INTERRUPTED:
+            err.print("harness: interrupted")
     except (KeyboardInterrupt, typer.Abort):
         _tell(arguments, "interrupted", INTERRUPTED)
         code = INTERRUPTED

@@ -35,8 +35,10 @@ def report(
     if format_ not in renderers:
         raise UsageError(f"--format {format_!r} is not known; known: {', '.join(FORMATS)}")
     if merge:
-        shards = sorted(p.parent for p in run.rglob("manifest.json"))
-        session = merge_sessions(shards, run / "merged", conclude=conclude)
+        merged = run / "merged"
+        folders = sorted(p.parent for p in run.rglob("manifest.json"))
+        shards = [folder for folder in folders if folder != merged]
+        session = merge_sessions(shards, merged, conclude=conclude)
     else:
         session = load_session(run)
     outcome = session.outcome or conclude(session.results)

@@ -15,6 +15,7 @@ from harness.pipeline import Options, Session
 from harness.settings import load_matrix
 
 from .console import (
+    INTERRUPTED,
     CellOption,
     FaultOption,
     JsonOption,
@@ -82,9 +83,7 @@ def run(
         outcome, stopped = run_until_stopped(session, plan)
     pages = write_pages(session, outcome, manifest, extra_report=report, junit=junit)
     finish(session.folder, outcome, session.results, pages, json_=json_)
-    if stopped:
-        raise KeyboardInterrupt
-    return outcome.exit_code
+    return INTERRUPTED if stopped else outcome.exit_code
 
 
 def run_until_stopped(session: Session, plan: Plan) -> tuple[Outcome, bool]:

@@ -67,7 +67,10 @@ class Case:
     role: Role = "case"
     """`null`: baseline against itself. `control`: a planted fault that must FAIL.
     `runner`: V1 against V2."""
-    judges: tuple[str, ...] = ("effect", "placement", "memory", "tokens")
+    judges: tuple[str, ...] = (
+        *("effect", "placement", "memory"),
+        *("ordering", "integrity", "tokens"),
+    )
     expected: Expectation
     """Of the target."""
     expected_baseline: Expectation

@@ -23,6 +23,11 @@ ENV_DISABLE_UVA = "VLLM_WEIGHT_OFFLOADING_DISABLE_UVA"
 OWNED_ENV = (ENV_RUNNER, ENV_MULTIPROCESSING, ENV_DISABLE_PIN, ENV_DISABLE_UVA)
 """Variables that a Setting's own fields decide; `Setting.env` may not hold them."""
 
+INSTRUMENTS = ("ordering", "integrity", "integrity-full", "poison")
+"""Recorders that a Setting may ask for."""
+DEFAULT_INSTRUMENTS: dict[str, tuple[str, ...]] = {"reference": ("ordering", "integrity")}
+"""Engine -> recorders in every run unless others are asked for; no entry has none."""
+
 GIB = 1024**3
 
 
@@ -161,6 +166,10 @@ class Setting:
         for name in OWNED_ENV:
             if name in self.env:
                 raise SettingError(f"env {name} is decided by the setting's own field; remove it")
+        for name in self.instruments:
+            if name not in INSTRUMENTS:
+                known = ", ".join(INSTRUMENTS)
+                raise SettingError(f"instruments={name!r} must be one of {known}")
         for name in ("enforce_eager", *OffloadConfig.__dataclass_fields__):
             if name in self.engine_args:
                 raise SettingError(f"engine argument {name!r} has a field of its own in Setting")
@@ -175,6 +184,9 @@ class Setting:
         if self.engine_args or self.env or self.python or self.engine != "reference":
             rest = (self.engine, dict(self.engine_args), dict(self.env), self.python)
             parts.append("x" + hashlib.sha256(canonical_json(rest).encode()).hexdigest()[:6])
+        usual = DEFAULT_INSTRUMENTS.get(self.engine, ())
+        if self.instruments and sorted(self.instruments) != sorted(usual):
+            parts.append("with." + "+".join(sorted(self.instruments)))
         return "-".join(parts) + "".join(f"!{name}" for name in self.faults)
 
     @property

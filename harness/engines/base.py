@@ -146,6 +146,11 @@ class EngineView(Protocol):
         ...
 
     @property
+    def observers(self) -> Sequence[object]:
+        """Recorders on the engine's device, as they were put there before it loaded."""
+        ...
+
+    @property
     def reported_offloaded_bytes(self) -> int:
         """The offloader's own count."""
         ...

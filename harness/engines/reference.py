@@ -196,6 +196,12 @@ class ReferenceView:
         return tuple(self._read(self.worker, "get_warnings")())
 
     @property
+    def observers(self) -> Sequence[object]:
+        """See `EngineView`."""
+        observers: Sequence[object] = self._device("observers")
+        return observers
+
+    @property
     def reported_offloaded_bytes(self) -> int:
         """See `EngineView`."""
         offloader = self.offloader

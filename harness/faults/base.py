@@ -2,50 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
-from harness.core import Backend, Registry, Runner, Setting
+from harness.core import OffloadConfig, Registry, Runner, Setting
 from harness.engines.base import EngineModules, EngineView
+
+Kind = Literal["mutant", "equivalent", "test"]
+Mode = Literal["none", "uva", "uva-copy", "prefetch"]
+
+OFFLOADS: Mapping[Mode, OffloadConfig] = {
+    "none": OffloadConfig(),
+    "uva": OffloadConfig(cpu_offload_gb=1),
+    "uva-copy": OffloadConfig(cpu_offload_gb=1, uva=False),
+    "prefetch": OffloadConfig(offload_group_size=1, offload_prefetch_step=3),
+}
+"""How each mode is tried unless a fault says otherwise; a ring of 8 that 3 does not divide."""
+OFFLOADING: tuple[Mode, ...] = ("uva", "uva-copy", "prefetch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One deliberate defect."""
+    """One deliberate defect, or a change that only looks like one."""
 
     name: str
     summary: str
     """One sentence: what is wrong in the engine."""
-    seen_in: str | None = None
-    """A public report of the same defect, e.g. `vllm#54975`."""
-    killed_by: tuple[str, ...]
-    """Judges that must object; each can do so alone."""
+    kind: Kind = "mutant"
+    """`equivalent` changes nothing that matters; `test` only serves to make a bad test."""
+    seen_in: tuple[str, ...] = ()
+    """Public reports of the same defect, e.g. `vllm#54975`."""
+    defect_class: str = ""
+    """Letter of the class in the catalogue of public reports, A to J."""
+    killed_by: tuple[str, ...] = ()
+    """Judges that must object; each can do so alone. Of an equivalent: the ones that may."""
+    says: str = ""
+    """Words that an objection to an equivalent must hold."""
     blind: str = ""
     """Where no judge can see it, and why."""
+    needs: str = ""
+    """What the engine lacks to run it; empty when it runs."""
     runners: tuple[Runner, ...] = ("v1", "v2")
-    backends: tuple[Backend, ...] = ("uva", "prefetch")
+    modes: tuple[Mode, ...] = OFFLOADING
+    offloads: Mapping[Mode, OffloadConfig] = field(default_factory=dict)
+    """Settings to try it in, where `OFFLOADS` would not show it."""
+    schedules: tuple[str, ...] = ("in_order",)
+    """Schedules of the simulated device to try it in."""
+    model: str = "tiny-llama"
+    """Model to try it on."""
+    only_if: Callable[[OffloadConfig], str | None] | None = None
+    """Why it changes nothing under these offload fields; None when it applies."""
     before_start: Callable[[EngineModules], None] | None = None
     """Replaces names in the engine's modules before it is built."""
     after_start: Callable[[EngineView], str] | None = None
     """Damages the live engine where its worker lives; returns what it did."""
 
     def __post_init__(self) -> None:
-        assert (self.before_start is None) != (self.after_start is None), "one stage each"
+        stages = [s for s in (self.before_start, self.after_start) if s is not None]
+        assert len(stages) == (0 if self.needs else 1), "one stage each, none when it cannot run"
+        assert self.killed_by or self.kind != "mutant", "a mutant names who must object"
+
+    @property
+    def num_judges(self) -> int:
+        """How many of `killed_by` must object: two where two are named."""
+        return min(2, len(self.killed_by))
+
+    def offload(self, mode: Mode) -> OffloadConfig:
+        """The setting to try it in."""
+        return self.offloads.get(mode, OFFLOADS[mode])
 
     def why_not(self, setting: Setting) -> str | None:
         """Why this fault changes nothing under `setting`; None when it applies."""
-        backend = setting.offload.resolved_backend
-        if backend not in self.backends:
-            return f"backend {backend} is not one of {', '.join(self.backends)}"
+        if self.needs:
+            return f"the engine has no {self.needs} yet"
+        mode = mode_of(setting.offload)
+        if mode not in self.modes:
+            return f"offload mode {mode} is not one of {', '.join(self.modes)}"
         if setting.runner is not None and setting.runner not in self.runners:
             return f"runner {setting.runner} is not one of {', '.join(self.runners)}"
-        return None
+        return self.only_if(setting.offload) if self.only_if is not None else None
+
+
+def mode_of(offload: OffloadConfig) -> Mode:
+    """How weights reach compute: at home, as a view, by a copy on forward, or by prefetch."""
+    backend = offload.resolved_backend
+    return "uva-copy" if backend == "uva" and not offload.uva else backend
 
 
 FAULTS: Registry[Fault] = Registry("fault")
-FAULTS.register("offloader-not-installed", "harness.faults.wiring:OFFLOADER_NOT_INSTALLED")
-FAULTS.register("pin-flag-ignored", "harness.faults.wiring:PIN_FLAG_IGNORED")
-FAULTS.register("host-copy-damaged", "harness.faults.weights:HOST_COPY_DAMAGED")
-FAULTS.register("wrong-refill-target", "harness.faults.ordering:WRONG_REFILL_TARGET")
-FAULTS.register("no-wait-for-copy", "harness.faults.ordering:NO_WAIT_FOR_COPY")
-FAULTS.register("no-wait-for-reader", "harness.faults.ordering:NO_WAIT_FOR_READER")
+"""Filled by the package: every `Fault` at the top of one of its modules."""

@@ -36,30 +36,37 @@ def _drop_reader_wait(modules: EngineModules) -> None:
     _drop_method(modules, "_wait_for_reader")
 
 
-WRONG_REFILL_TARGET = Fault(
-    name="wrong-refill-target",
-    summary="at the end of the ring a slot is refilled for a module that owns another slot",
-    seen_in="vllm#54975",
-    killed_by=("placement", "tokens"),
-    blind="rings that prefetch_step divides: the target is the right one there",
-    backends=("prefetch",),
-    before_start=_wrap_around_ring,
-)
-
 NO_WAIT_FOR_COPY = Fault(
     name="no-wait-for-copy",
     summary="a module computes without waiting for the copy of its weights",
-    killed_by=("tokens",),
-    blind="the in_order schedule: the copy happens to be done; schedule=copy_late shows it",
-    backends=("prefetch",),
+    seen_in=("diffusers#13502", "pytorch#180666"),
+    defect_class="B",
+    killed_by=("ordering", "integrity"),
+    blind="tokens and integrity where copies are fast (in_order); ordering sees it everywhere",
+    modes=("prefetch",),
+    schedules=("in_order", "copy_late"),
     before_start=_drop_copy_wait,
 )
 
 NO_WAIT_FOR_READER = Fault(
     name="no-wait-for-reader",
     summary="a copy into a slot does not wait for the module that still computes from it",
-    killed_by=("tokens",),
-    blind="the in_order schedule: the reader happens to be done; schedule=compute_late shows it",
-    backends=("prefetch",),
+    seen_in=("vllm#47282",),
+    defect_class="B",
+    killed_by=("ordering", "integrity"),
+    blind="tokens and integrity where compute is fast (in_order); ordering sees it everywhere",
+    modes=("prefetch",),
+    schedules=("in_order", "compute_late"),
     before_start=_drop_reader_wait,
+)
+
+WRONG_REFILL_TARGET = Fault(
+    name="wrong-refill-target",
+    summary="at the end of the ring a slot is refilled for a module that owns another slot",
+    seen_in=("vllm#54975",),
+    defect_class="C",
+    killed_by=("placement", "integrity", "tokens"),
+    blind="one slot, and rings that prefetch_step divides: the target is the right one there",
+    modes=("prefetch",),
+    before_start=_wrap_around_ring,
 )

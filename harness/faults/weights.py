@@ -52,7 +52,8 @@ def host_copies(view: EngineView) -> dict[str, torch.Tensor]:
 HOST_COPY_DAMAGED = Fault(
     name="host-copy-damaged",
     summary="the largest host copy of the middle offloaded layer holds other values",
-    killed_by=("tokens",),
+    defect_class="D",
+    killed_by=("tokens", "integrity"),
     blind="nothing: a harness that misses it cannot see wrong weights at all",
     after_start=_damage_middle_layer,
 )

@@ -1,13 +1,27 @@
-"""Faults of wiring: an offloader or a flag that is asked for and never arrives."""
+"""Faults of wiring: an offloader, a flag or a selector that is asked for and never arrives."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from harness.core import OffloadConfig
 from harness.engines.base import EngineModules
 
-from .base import Fault
+from .base import Fault, Mode
 from .patch import replace_name
+
+UNPINNED: dict[Mode, OffloadConfig] = {
+    "uva": OffloadConfig(cpu_offload_gb=1, pin_memory=False),
+    "uva-copy": OffloadConfig(cpu_offload_gb=1, uva=False, pin_memory=False),
+    "prefetch": OffloadConfig(offload_group_size=1, offload_prefetch_step=3, pin_memory=False),
+}
+_MLP = frozenset({"gate_up_proj", "down_proj"})
+SELECTIVE: dict[Mode, OffloadConfig] = {
+    "uva": OffloadConfig(cpu_offload_gb=1, cpu_offload_params=_MLP),
+    "uva-copy": OffloadConfig(cpu_offload_gb=1, cpu_offload_params=_MLP, uva=False),
+    "prefetch": OffloadConfig(offload_group_size=1, offload_prefetch_step=3, offload_params=_MLP),
+}
 
 
 def _skip_set_offloader(modules: EngineModules) -> None:
@@ -18,32 +32,109 @@ def _skip_set_offloader(modules: EngineModules) -> None:
     replace_name(modules.module("runner.v2"), "set_offloader", set_offloader)
 
 
-def _pin_always(modules: EngineModules) -> None:
-    prefetch: Any = modules.module("offloader.prefetch")
+def _pin_always(modules: EngineModules, *roles: str) -> None:
+    for role in roles:
+        owner: Any = modules.module(role)
 
-    def should_pin_memory() -> bool:
-        """Ask the device only."""
-        return bool(prefetch.get_current_device().pin_memory_available)
+        def should_pin_memory(owner: Any = owner) -> bool:
+            """Say what an environment without the variable says: whatever the device can."""
+            return bool(owner.get_current_device().pin_memory_available)
 
-    replace_name(prefetch, "should_pin_memory", should_pin_memory)
+        replace_name(owner, "should_pin_memory", should_pin_memory)
+
+
+def _pin_in_prefetch(modules: EngineModules) -> None:
+    _pin_always(modules, "offloader.prefetch")
+
+
+def _pin_everywhere(modules: EngineModules) -> None:
+    _pin_always(modules, "offloader.prefetch", "offloader.uva")
+
+
+def _select_whole_names(modules: EngineModules) -> None:
+    def is_selected(param_name: str, selectors: Iterable[str]) -> bool:
+        """Take a selector for a parameter's whole name; no selector still takes all."""
+        selectors = tuple(selectors)
+        return not selectors or param_name in selectors
+
+    for role in ("offloader.prefetch", "offloader.uva"):
+        replace_name(modules.module(role), "is_selected", is_selected)
+
+
+def _unless_pinned(offload: OffloadConfig) -> str | None:
+    return "pin_memory is left on" if offload.pin_memory else None
+
+
+def _unless_selective(offload: OffloadConfig) -> str | None:
+    is_uva = offload.resolved_backend == "uva"
+    given = offload.cpu_offload_params if is_uva else offload.offload_params
+    return None if given else "no selector is given"
 
 
 OFFLOADER_NOT_INSTALLED = Fault(
     name="offloader-not-installed",
     summary="runner V2 never installs the offloader, so every offload flag is ignored",
-    seen_in="vllm#51396",
-    killed_by=("effect",),
-    blind="outputs: all tokens are equal, since nothing is offloaded",
+    seen_in=("vllm#51396",),
+    defect_class="A",
+    killed_by=("effect", "memory"),
+    blind="tokens: all are equal, since nothing is offloaded",
     runners=("v2",),
     before_start=_skip_set_offloader,
 )
 
+PIN_FLAG_CACHED = Fault(
+    name="pin-flag-cached",
+    summary="the pin setting is read once, before this engine's environment is set",
+    seen_in=("vllm#37672", "vllm#37482"),
+    defect_class="I",
+    killed_by=("effect",),
+    blind="tokens; settings that leave pinning on; the flag flipped between two engines of one "
+    "process, which the engine cannot have yet",
+    offloads=UNPINNED,
+    only_if=_unless_pinned,
+    before_start=_pin_everywhere,
+)
+
 PIN_FLAG_IGNORED = Fault(
     name="pin-flag-ignored",
-    summary="the prefetch offloader pins host copies although pinning was disabled",
-    seen_in="vllm#37672",
+    summary="only UVA honours the pin setting: prefetch pins host copies all the same",
+    seen_in=("vllm#37672",),
+    defect_class="I",
     killed_by=("effect",),
-    blind="settings that leave pinning on: nothing differs there",
-    backends=("prefetch",),
-    before_start=_pin_always,
+    blind="tokens; settings that leave pinning on",
+    modes=("prefetch",),
+    offloads=UNPINNED,
+    only_if=_unless_pinned,
+    before_start=_pin_in_prefetch,
+)
+
+SELECTOR_MATCHES_NOTHING = Fault(
+    name="selector-matches-nothing",
+    summary="selectors are taken for whole parameter names: they match nothing, nobody says so",
+    seen_in=("vllm#53120", "vllm#53931"),
+    defect_class="A",
+    killed_by=("effect",),
+    blind="tokens; settings without a selector",
+    offloads=SELECTIVE,
+    only_if=_unless_selective,
+    before_start=_select_whole_names,
+)
+
+
+def _always_v1(modules: EngineModules) -> None:
+    def use_v2_model_runner(config: object) -> bool:
+        """Take V1, whatever was asked."""
+        del config
+        return False
+
+    replace_name(modules.module("runner"), "use_v2_model_runner", use_v2_model_runner)
+
+
+RUNNER_ALWAYS_V1 = Fault(
+    name="runner-always-v1",
+    summary="the engine takes runner V1 whatever is asked, so a test of V2 tests V1 twice",
+    kind="test",
+    runners=("v2",),
+    modes=("none", "uva", "uva-copy", "prefetch"),
+    before_start=_always_v1,
 )

@@ -10,6 +10,8 @@ JUDGES: Registry[Judge] = Registry("judge")
 JUDGES.register("effect", "harness.judge.effect:judge_effect")
 JUDGES.register("placement", "harness.judge.placement:judge_placement")
 JUDGES.register("memory", "harness.judge.memory:judge_memory")
+JUDGES.register("ordering", "harness.judge.ordering:judge_ordering")
+JUDGES.register("integrity", "harness.judge.integrity:judge_integrity")
 JUDGES.register("tokens", "harness.judge.tokens:judge_tokens")
 
 _ENDINGS = {

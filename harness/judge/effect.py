@@ -149,7 +149,8 @@ def _identity(side: _Side) -> list[_Problem]:
 def _never(side: _Side) -> _Problem:
     if not side.expected.offloaded_params:
         cause = f"the {side.expected.backend} backend was asked for, but selects no parameter"
-        return _Problem(verdict=Verdict.VACUOUS, cause=cause)
+        detail = ", ".join(f"{s!r} matches none" for s in side.expected.unmatched_selectors)
+        return _Problem(verdict=Verdict.VACUOUS, cause=cause, detail=detail)
     detail = (
         f"0 of {len(side.expected.offloaded_layers)} layers and 0 of "
         f"{count_bytes(side.expected.offloaded_bytes)} offloaded on the {side.name}"

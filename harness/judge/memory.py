@@ -16,8 +16,8 @@ def judge_memory(case: Case, baseline: Run, target: Run) -> Finding | None:
     """Compare the device bytes saved with offloaded bytes minus the pool, and find the copies.
 
     Equal within the allocator's rounding of each tensor involved: to the byte where it does not
-    round. Abstains when neither side was to offload. VACUOUS when memory was not measured, or
-    nothing is offloaded at all.
+    round. Abstains when neither side was to offload. VACUOUS when memory was not measured,
+    was measured in one process, or nothing is offloaded at all.
     """
     if not (case.expected.offloaded_bytes or case.expected_baseline.offloaded_bytes):
         return None
@@ -37,11 +37,9 @@ def judge_memory(case: Case, baseline: Run, target: Run) -> Finding | None:
         "expected_saved_bytes": expected,
         "tolerance_bytes": tolerance,
     }
-    for run, wanted in ((target, case.expected), (baseline, case.expected_baseline)):
-        if wanted.offloaded_bytes and not probe_of(run).offloaded_bytes:
-            summary = f"nothing is offloaded: no saving to measure ({count_bytes(saved)} less)"
-            cause = nothing_offloaded(run)
-            return finding("memory", Verdict.VACUOUS, summary, evidence, cause=cause)
+    if unproven := _unproven(case, baseline, target, saved):
+        summary, cause = unproven
+        return finding("memory", Verdict.VACUOUS, summary, evidence, cause=cause)
     if abs(saved - expected) > tolerance:
         summary = (
             f"the device had to hold {count_bytes(expected)} less than the baseline's, "
@@ -53,6 +51,19 @@ def judge_memory(case: Case, baseline: Run, target: Run) -> Finding | None:
         cause = "host memory does not hold the offloaded copies"
         return finding("memory", Verdict.FAIL, lost, evidence, cause=cause)
     return finding("memory", Verdict.PASS, _proof(case, saved), evidence)
+
+
+def _unproven(case: Case, baseline: Run, target: Run, saved: int) -> tuple[str, str] | None:
+    """Summary and cause where the figures, whatever they are, say nothing of offload."""
+    one, other = probe_of(baseline).process_id, probe_of(target).process_id
+    if one and one == other:
+        cause = "both sides were measured in one process"
+        return f"{cause} ({one}): what the first left there counts for the second", cause
+    for run, wanted in ((target, case.expected), (baseline, case.expected_baseline)):
+        if wanted.offloaded_bytes and not probe_of(run).offloaded_bytes:
+            summary = f"nothing is offloaded: no saving to measure ({count_bytes(saved)} less)"
+            return summary, nothing_offloaded(run)
+    return None
 
 
 def _net(expected: Expectation) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 
 from harness.core import (
     Case,
@@ -23,6 +24,8 @@ MAX_NAMES = 20
 
 def judge_placement(case: Case, baseline: Run, target: Run) -> Finding | None:
     """Compare each side's live parameters and buffer pool with its expectation.
+
+    Of slots only who shares one is compared, not how they are numbered.
 
     Abstains when neither side was to offload and neither did. VACUOUS when offload was expected
     and nothing is offloaded at all, or the pool's slots could not be read.
@@ -68,12 +71,14 @@ def _wrong_params(expected: Expectation, probe: ProbeSnapshot) -> list[str]:
     found = [p for p in probe.params if p.is_offloaded]
     missing, extra = _difference(expected, found)
     problems = []
-    if missing:
+    if other := _other_layers(expected, probe, found):
+        problems.append(other)
+    elif missing:
         problems.append(
             f"parameters that had to be offloaded and are not: {len(missing)} of "
             f"{len(expected.offloaded_params)}, {shortlist(missing)}"
         )
-    if extra:
+    if extra and not other:
         problems.append(f"parameters offloaded unexpectedly: {len(extra)}, {shortlist(extra)}")
     if probe.offloaded_bytes != expected.offloaded_bytes and not missing and not extra:
         problems.append(
@@ -85,6 +90,19 @@ def _wrong_params(expected: Expectation, probe: ProbeSnapshot) -> list[str]:
             f"parameters called offloaded with their bytes on the device: {shortlist(stuck)}"
         )
     return problems
+
+
+def _other_layers(expected: Expectation, probe: ProbeSnapshot, found: list[ParamPlacement]) -> str:
+    """That other layers are offloaded than computed, with as many bytes; empty if not."""
+    layers = sorted({p.layer_idx for p in found if p.layer_idx is not None})
+    is_other = layers != sorted(expected.offloaded_layers)
+    if not is_other or probe.offloaded_bytes != expected.offloaded_bytes:
+        return ""
+    wanted = ", ".join(map(str, expected.offloaded_layers))
+    return (
+        f"other layers are offloaded than computed, with the same bytes: expected {wanted}, "
+        f"found {', '.join(map(str, layers))}"
+    )
 
 
 def _difference(expected: Expectation, found: list[ParamPlacement]) -> tuple[list[str], list[str]]:
@@ -108,13 +126,15 @@ def _wrong_pool(expected: Expectation, probe: ProbeSnapshot) -> list[str]:
             f"pool bytes differ: expected {expected.pool_bytes:,}, found {pool.num_bytes:,}"
         )
     if pool.slots:
-        problems += _wrong_map("slot of layer", expected.slots, pool.slots, every=True)
+        problems += _wrong_slots("slot of layer", expected.slots, pool.slots, every=True)
     by_address = {
         p.layer_idx: p.slot_idx
         for p in probe.params
         if p.is_offloaded and p.slot_idx is not None and p.layer_idx is not None
     }
-    problems += _wrong_map("slot by address of layer", expected.slots, by_address)
+    problems += _wrong_slots("slot by address of layer", expected.slots, by_address)
+    if pool.slots and (told := _wrong_map("slot by address of layer", pool.slots, by_address)):
+        problems += told
     if expected.refill_after:
         seen = pool.refill_after
         problems += _wrong_map("refill after layer", expected.refill_after, seen)
@@ -134,6 +154,21 @@ def _wrong_map(
         f"{what} differs: layer {key} expected {expected.get(key)}, found {found.get(key)}"
         f"; {len(wrong)} of {len(keys)} wrong"
     ]
+
+
+def _wrong_slots(
+    what: str, expected: Mapping[int, int], found: Mapping[int, int], *, every: bool = False
+) -> list[str]:
+    """As `_wrong_map`, but for how slots are numbered: who shares one with whom must be right."""
+    number: dict[int, int] = {}
+    for layer in sorted(set(found) & set(expected)):
+        if expected[layer] not in number and found[layer] not in number.values():
+            number[expected[layer]] = found[layer]
+    for slot in sorted(set(expected.values()) - set(number)):
+        taken = {*found.values(), *number.values()}
+        number[slot] = next(n for n in count() if n not in taken)
+    renumbered = {layer: number[slot] for layer, slot in expected.items()}
+    return _wrong_map(what, renumbered, found, every=every)
 
 
 def _unread(expected: Expectation, probe: ProbeSnapshot) -> list[str]:

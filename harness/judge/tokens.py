@@ -84,8 +84,9 @@ def judge_tokens(case: Case, baseline: Run, target: Run) -> Finding:
     EXACT: any differing token fails, and so do equal tokens whose log-probabilities moved by more
     than rounding explains (`logprobs.MOVED`). LOGPROB: a first difference passes at a near-tie,
     with log-probabilities before it within `logprobs.NEAR_TIE`; what follows it is not compared.
-    VACUOUS: no common output, empty answers, other prompts, unanswered prompts, not-a-number in
-    the baseline, or a difference under LOGPROB with no log-probabilities to weigh it by.
+    VACUOUS: sampling instead of greedy, no common output, empty answers, other prompts, unanswered
+    prompts, not-a-number in the baseline, or a difference under LOGPROB with no log-probabilities
+    to weigh it by.
     """
     if len(baseline.outputs) != len(target.outputs) and baseline.outputs and target.outputs:
         summary = (
@@ -95,7 +96,7 @@ def judge_tokens(case: Case, baseline: Run, target: Run) -> Finding:
         cause = "the sides answered different numbers of requests"
         return finding("tokens", Verdict.FAIL, summary, {}, cause=cause)
     pairs = _pair_up(baseline.outputs, target.outputs, case.workload.model.dtype)
-    if reason := _nothing_compared(case, pairs):
+    if reason := _sampled(case) or _nothing_compared(case, pairs):
         summary = f"{reason}: nothing was compared"
         return finding("tokens", Verdict.VACUOUS, summary, {"num_tokens": 0}, cause=reason)
     differing = [p for p in pairs if p.first_idx is not None]
@@ -130,6 +131,11 @@ def _pair_up(
         _Pair(idx=i, baseline=a, target=b, dtype=dtype)
         for i, (a, b) in enumerate(zip(left, right, strict=False))
     ]
+
+
+def _sampled(case: Case) -> str:
+    temperature = case.workload.sampling_params.temperature
+    return f"sampling at temperature {temperature:g}, not greedy" if temperature > 0 else ""
 
 
 def _nothing_compared(case: Case, pairs: Sequence[_Pair]) -> str:
@@ -231,6 +237,8 @@ def _describe(lead: _Pair, differing: Sequence[_Pair], evidence: dict[str, Json]
         bound = "at least " if margin.is_bound else ""
         tie = "a near-tie" if lead.is_near_tie else "no near-tie"
         preferred = f"the baseline preferred its own by {bound}{margin.value:.3g} nats, {tie}"
+    if has_nan(lead.target):
+        preferred += "; the target's log-probabilities are not numbers"
     return (
         f"{len(differing)} of {evidence['num_requests']} answers differ: request {lead.idx} at "
         f"position {lead.first_idx}, expected {expected}, got {actual}; {preferred}."

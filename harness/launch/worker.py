@@ -20,7 +20,15 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from harness.core import HarnessError, HostInfo, ProbeSnapshot, RequestOutput, Run, RunStatus
+from harness.core import (
+    HarnessError,
+    HostInfo,
+    ProbeSnapshot,
+    RequestOutput,
+    Run,
+    RunStatus,
+    Setting,
+)
 from harness.core.runfiles import write_run
 from harness.engines import ENGINES, Engine, EngineOutOfMemory, EngineRefused
 from harness.faults import plant_after_start, plant_before_start
@@ -28,7 +36,12 @@ from harness.faults import plant_after_start, plant_before_start
 from .request import LaunchRequest, read_request
 
 T = TypeVar("T")
-PRELOADED = ("harness.observe", "harness.observe.extension", "harness.faults.weights")
+PRELOADED = (
+    "harness.observe",
+    "harness.observe.checkpoint",
+    "harness.observe.extension",
+    "harness.faults.weights",
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -132,6 +145,7 @@ def _drive(request: LaunchRequest, progress: Progress) -> None:
     try:
         progress.stage = "planting a fault"
         _say(plant_before_start(setting, engine))
+        install_instruments(setting, engine)
         start = partial(engine.start, setting, workload, num_threads=request.num_threads)
         progress.timed("load", start)
         progress.stage = "planting a fault"
@@ -144,6 +158,14 @@ def _drive(request: LaunchRequest, progress: Progress) -> None:
         _shut_down_failed(engine)
         raise
     progress.timed("shutdown", engine.shutdown)
+
+
+def install_instruments(setting: Setting, engine: Engine) -> None:
+    """Put the setting's recorders in place; the probe reads them."""
+    if setting.instruments:
+        from harness.observe import install
+
+        install(setting.instruments, engine.modules)
 
 
 def check_outputs(outputs: object, num_requests: int) -> tuple[RequestOutput, ...]:

@@ -31,10 +31,10 @@ class RawRace:
     """The first of all races between the same two sites."""
 
     conflict: Conflict
-    kind: str
-    """Kind of the allocation: weights, buffer_pool, kv_cache, state."""
-    tensor: torch.Tensor
-    """Seen by the second access."""
+    allocation: Any
+    """The allocator's entry of the memory; it does not keep the memory alive."""
+    address: int
+    """Of the second access's first byte."""
     count: int = 1
 
 
@@ -72,8 +72,8 @@ class OrderingRecorder:
         clock = self._clocks[stream]
         _join(clock, self._host)
         for arg in work.args:
-            if (done := self._clock_of(arg)) is not None:
-                _join(clock, done)
+            if type(arg) is type(work) and arg.stream is not work.stream:
+                _join(clock, self._works.get(arg, {}))
         clock[stream] += 1
         self._works[work] = dict(clock)
         self.num_work += 1
@@ -84,6 +84,7 @@ class OrderingRecorder:
             stream_name=work.stream.name,
             tick=clock[stream],
             copy_idx=copy_idx,
+            source=work.reads[0].data_ptr() if work.is_copy and work.reads else None,
             is_write=False,
         )
         for tensor in work.reads:
@@ -114,18 +115,11 @@ class OrderingRecorder:
                 _join(self._host, clock)
         elif target in self._streams:
             _join(self._host, self._clocks[self._streams[target]])
-        elif (clock := self._clock_of(target)) is not None:
-            _join(self._host, clock)
+        else:
+            _join(self._host, self._works.get(target) or self._events.get(target) or {})
 
     def on_run(self, work: Any) -> None:
         """When work runs decides nothing here."""
-
-    def _clock_of(self, target: Any) -> Clock | None:
-        """Clock of work or of an event's captured point; None of anything else."""
-        try:
-            return self._works.get(target) or self._events.get(target)
-        except TypeError:  # a plain argument that cannot be a key, such as a list
-            return None
 
     def _number(self, stream: Any) -> int:
         number = self._streams.get(stream)
@@ -143,21 +137,22 @@ class OrderingRecorder:
         if memory is None or memory.allocation is not allocation:
             self._prune()
             memory = self._memory[allocation.address] = _Memory(allocation=allocation)
-        start = tensor.storage_offset() * tensor.itemsize
+        start = tensor.data_ptr() - allocation.address
         end = start + extent_bytes(tensor)
         conflicts, num_checked = memory.history.add(start, end, access, clock)
         self.num_checked += num_checked
         for conflict in conflicts:
-            self._note(conflict, allocation.kind, tensor)
+            self._note(conflict, allocation, tensor.data_ptr())
 
-    def _note(self, conflict: Conflict, kind: str, tensor: torch.Tensor) -> None:
+    def _note(self, conflict: Conflict, allocation: Any, address: int) -> None:
         first, second = conflict.first, conflict.second
-        key = (conflict.kind, first.site, second.site, first.stream_name, second.stream_name, kind)
+        streams = (first.stream_name, second.stream_name)
+        key = (conflict.kind, first.site, second.site, *streams, allocation.kind)
         race = self.races.get(key)
         if race is not None:
             race.count += 1
         elif len(self.races) < MAX_CAUSES:
-            self.races[key] = RawRace(conflict=conflict, kind=kind, tensor=tensor)
+            self.races[key] = RawRace(conflict=conflict, allocation=allocation, address=address)
         else:
             self.num_causes_dropped += 1
 
@@ -177,9 +172,9 @@ def _join(clock: Clock, other: Clock) -> None:
 
 def extent_bytes(tensor: torch.Tensor) -> int:
     """Bytes from a tensor's first element to the end of its last one; gaps count as touched."""
-    if tensor.numel() == 0:
-        return 0
     if tensor.is_contiguous():
         return tensor.nbytes
+    if tensor.numel() == 0:
+        return 0
     steps: Iterable[tuple[int, int]] = zip(tensor.shape, tensor.stride(), strict=True)
     return (1 + sum((size - 1) * step for size, step in steps)) * tensor.itemsize

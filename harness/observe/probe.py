@@ -10,6 +10,7 @@ from harness.engines.base import EngineView
 from .buffers import read_buffers
 from .config import read_config
 from .drift import Drift
+from .instruments import collect
 from .memory import read_memory
 from .placement import read_placement
 
@@ -28,11 +29,14 @@ def read_probe(view: EngineView, *, load_bytes: int = 0) -> ProbeSnapshot:
     drift.read(view.synchronize, None)
     facts = read_config(view, drift)
     params = read_placement(view, drift)
+    ordering, integrity = drift.read(lambda: collect(view), (None, None))
     return ProbeSnapshot(
         **facts,
         params=params,
         buffer_pool=drift.read(lambda: read_buffers(view, drift), None),
         memory=read_memory(view, drift, load_bytes=load_bytes),
         process_id=os.getpid(),
+        ordering=ordering,
+        integrity=integrity,
         drift=tuple(drift.names),
     )

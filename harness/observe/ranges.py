@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Access:
-    """One read or write by one piece of work."""
+    """One read or write by one piece of work; never changed, and not frozen as so many are made."""
 
     site: str
     stream: int
@@ -21,6 +21,8 @@ class Access:
     """Place in its stream, from 1."""
     copy_idx: int | None
     """Number of the copy, from 1; None for compute."""
+    source: int | None = None
+    """Address that a copy reads from."""
     is_write: bool
 
     def as_write(self) -> Access:
@@ -30,10 +32,6 @@ class Access:
     def is_before(self, clock: dict[int, int]) -> bool:
         """Whether a clock knows this access to be done."""
         return clock.get(self.stream, 0) >= self.tick
-
-    def is_same_work(self, other: Access) -> bool:
-        """Whether both are of one piece of work."""
-        return (self.stream, self.tick) == (other.stream, other.tick)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +80,11 @@ class History:
         if start >= end:
             return [], 0
         conflicts, num_checked = [], 0
+        me = (access.stream, access.tick)
         for span in self._spans.values():
             if span.start < end and start < span.end:
                 for earlier in _opponents(span, access):
-                    if earlier.is_same_work(access):
+                    if (earlier.stream, earlier.tick) == me:
                         continue
                     num_checked += 1
                     if not earlier.is_before(clock):
@@ -95,20 +94,23 @@ class History:
 
     def _remember(self, start: int, end: int, access: Access) -> None:
         if access.is_write:
+            if len(self._spans) == 1 and (start, end) in self._spans:
+                span = self._spans[start, end]
+                span.writer = access
+                span.readers.clear()
+                return
             covered = [k for k, s in self._spans.items() if start <= s.start and s.end <= end]
             for key in covered:
                 del self._spans[key]
             self._spans[start, end] = _Span(start=start, end=end, writer=access)
             return
-        span = self._spans.get((start, end))
-        if span is None:
-            span = self._spans[start, end] = _Span(start=start, end=end)
-        span.readers[access.stream] = access
+        key = (start, end)
+        if key not in self._spans:
+            self._spans[key] = _Span(start=start, end=end)
+        self._spans[key].readers[access.stream] = access
 
 
-def _opponents(span: _Span, access: Access) -> list[Access]:
+def _opponents(span: _Span, access: Access) -> tuple[Access, ...]:
     """Earlier accesses that `access` must come after; readers only matter to a writer."""
-    found = [] if span.writer is None else [span.writer]
-    if access.is_write:
-        found += span.readers.values()
-    return found
+    readers = span.readers.values() if access.is_write else ()
+    return (*readers,) if span.writer is None else (span.writer, *readers)

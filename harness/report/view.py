@@ -10,6 +10,7 @@ from harness.core import CaseResult, ExitCode, HostInfo, Json, Outcome, Run, Ver
 
 from .cell import CellView, view_cell
 from .grid import GridView, view_grid
+from .killtable import KillTableView, kill_outcome, view_kill_table
 from .paired import PairedRow, view_paired
 from .words import MARKS, MEANINGS, count, listing
 
@@ -52,6 +53,8 @@ class ReportView:
     controls: tuple[Control, ...]
     grid: GridView
     paired: tuple[PairedRow, ...]
+    kill_table: KillTableView | None
+    """Of a session of faults only."""
     filters: tuple[tuple[str, tuple[str, ...]], ...]
     """Axis and its values, only axes with more than one."""
     cells: tuple[CellView, ...]
@@ -74,6 +77,8 @@ def build_view(
         outcome: the session's counts, controls and sentence.
         manifest: the session's manifest; unknown or missing keys are fine.
     """
+    kill_table = view_kill_table(manifest)
+    outcome = kill_outcome(manifest) or outcome
     pairs = _cells(results, runs)
     counting = [(r, c) for r, c in pairs if r.counts]
     results = [result for result, _ in pairs]
@@ -87,12 +92,13 @@ def build_view(
         sentence=outcome.sentence,
         tone=_tone(outcome, results),
         exit_code=outcome.exit_code,
-        exit_meaning=_exit_meaning(outcome.exit_code),
+        exit_meaning=_exit_meaning(outcome.exit_code) if kill_table is None else "",
         facts=_facts(results, runs, manifest),
         pills=tuple(_pill(v, outcome) for v in MARKS),
         controls=_controls(pairs, outcome),
         grid=view_grid(counting),
         paired=view_paired(pairs, runs),
+        kill_table=kill_table,
         filters=_filters(cells),
         cells=cells,
         first_anchor=worst[0].anchor if worst else "",

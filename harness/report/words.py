@@ -23,7 +23,10 @@ MEANINGS: dict[str, str] = {
     "ERROR": "did not run, or could not be probed",
 }
 
-PROOFS: tuple[str, ...] = ("effect", "placement", "memory", "tokens")
+PROOFS: tuple[str, ...] = (
+    *("effect", "placement", "memory"),
+    *("ordering", "integrity", "tokens"),
+)
 """Judges in the order a reader should meet them; others follow."""
 
 _HEADINGS: dict[str, dict[str, str]] = {
@@ -37,6 +40,16 @@ _HEADINGS: dict[str, dict[str, str]] = {
         "PASS": "memory saved",
         "FAIL": "memory not saved",
         "VACUOUS": "saving not proven",
+    },
+    "ordering": {
+        "PASS": "right order",
+        "FAIL": "wait is missing",
+        "VACUOUS": "order not proven",
+    },
+    "integrity": {
+        "PASS": "right weights",
+        "FAIL": "wrong weights",
+        "VACUOUS": "weights not proven",
     },
     "tokens": {"PASS": "same output", "FAIL": "output differs", "VACUOUS": "nothing compared"},
 }

@@ -18,15 +18,17 @@ from harness.core import (
     Setting,
     SettingError,
 )
+from harness.core.setting import INSTRUMENTS
 
 from .flags import FLAGS, OFFLOAD_FLAGS, unknown_flag
 from .nodes import Item, read_document
+from .parse import usual_instruments
 
 DEFAULT_MATRIX = Path(__file__).with_name("default_matrix.yaml")
 
 _TOP = (
     "name", "engine", "models", "workload", "dtype", "axes", "exclude", "include", "engine_args",
-    "env",
+    "env", "instruments",
 )  # fmt: skip
 _SWITCHES = ("pin_memory", "uva", "multiprocessing", "enforce_eager")
 _AXES = ("runner", "offload", *_SWITCHES)
@@ -77,6 +79,7 @@ def load_matrix(path: Path | None) -> Matrix:
         "engine": engine,
         "engine_args": _read_engine_args(top.get("engine_args"), engine),
         "env": _read_env(top.get("env")),
+        "instruments": _read_instruments(top.get("instruments"), engine),
     }
     settings = [_build(cell, shared, top["axes"]) for cell in _read_axes(top["axes"])]
     if "exclude" in top:
@@ -217,6 +220,14 @@ def _check_engine_arg(name: str, item: Item, engine: str) -> None:
             "str": lambda: item.text(() if engine == "vllm" else flag.choices),
         }
         read[flag.kind]()
+
+
+def _read_instruments(item: Item | None, engine: str) -> tuple[str, ...]:
+    if item is None:
+        return usual_instruments(engine)
+    if item.value == []:
+        return ()
+    return tuple(dict.fromkeys(item.sequence(lambda each: each.text(INSTRUMENTS))))
 
 
 def _read_env(item: Item | None) -> dict[str, str | None]:

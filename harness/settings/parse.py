@@ -11,7 +11,13 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from harness.core import OWNED_ENV, Json, OffloadConfig, Runner, Setting, SettingError, UsageError
-from harness.core.setting import ENV_DISABLE_PIN, ENV_DISABLE_UVA, ENV_MULTIPROCESSING, ENV_RUNNER
+from harness.core.setting import (
+    DEFAULT_INSTRUMENTS,
+    ENV_DISABLE_PIN,
+    ENV_DISABLE_UVA,
+    ENV_MULTIPROCESSING,
+    ENV_RUNNER,
+)
 
 from .flags import FLAGS, flag_name, read_literal, read_value, unknown_flag
 
@@ -33,6 +39,7 @@ def parse_engine_args(
     *,
     engine: str = "reference",
     force_runner: Runner | None = None,
+    instruments: Sequence[str] | None = None,
 ) -> Setting:
     """Build the setting that command-line strings and an environment ask for.
 
@@ -44,6 +51,7 @@ def parse_engine_args(
         engine: `reference` refuses unknown flags; `vllm` passes them on by keyword, and without
             `--enforce-eager` asks for graphs, as vLLM does.
         force_runner: the runner this setting must use.
+        instruments: recorders inside the engine; None takes the engine's usual ones.
 
     Raises:
         SettingError: a value is out of range, or `env` contradicts `force_runner`.
@@ -63,7 +71,13 @@ def parse_engine_args(
         multiprocessing=bool(owned[ENV_MULTIPROCESSING]),
         engine_args=rest,
         env=_check_env(environment),
+        instruments=usual_instruments(engine) if instruments is None else tuple(instruments),
     )
+
+
+def usual_instruments(engine: str) -> tuple[str, ...]:
+    """Recorders in every run of an engine unless others are asked for."""
+    return DEFAULT_INSTRUMENTS.get(engine, ())
 
 
 def _read_args(args: Sequence[str], engine: str) -> dict[str, _Given]:

@@ -20,7 +20,7 @@ def test_cpu_offload(compare, runner, disable_uva, disable_pin):
     result = compare(["--cpu-offload-gb", "1"], env, runner=runner)
 
     assert Verdict.PASS is result.verdict
-    assert {"effect", "placement", "memory", "tokens"} == {f.judge for f in result.findings}
+    assert {"effect", "placement", "memory", "tokens"} <= {f.judge for f in result.findings}
 
 
 @pytest.mark.parametrize("runner", RUNNERS)

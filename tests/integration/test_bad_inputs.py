@@ -43,7 +43,9 @@ BAD = [
         id="negative-budget",
     ),
     pytest.param(["compare", "no-such-model"], "Unknown model 'no-such-model'", id="no-model"),
-    pytest.param(["compare", "tiny-llama", "--target", "'open"], "No closing quotation", id="quote"),
+    pytest.param(
+        ["compare", "tiny-llama", "--target", "'open"], "No closing quotation", id="quote"
+    ),
     pytest.param(
         ["compare", "tiny-llama", "--target", "VLLM_USE_V2_MODEL_RUNNER=yes"],
         "VLLM_USE_V2_MODEL_RUNNER='yes' must be '0' or '1'",

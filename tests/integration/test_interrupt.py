@@ -25,6 +25,9 @@ axes:
 """
 
 
+MARKS = ("✓", "✕", "!")
+
+
 def descendants(pid):
     """Every process below `pid`, as pidfds: a number that is taken again cannot mislead."""
     found = []
@@ -58,9 +61,9 @@ def interrupted(tmp_path):
             start_new_session=True,
         )
         lines = []
-        while sum(line.startswith(("✓", "✕")) for line in lines) < 3:
+        while sum(line.startswith(MARKS) for line in lines) < 3:
             lines.append(child.stdout.readline())
-            assert lines[-1], child.stderr.read()
+            assert lines[-1], "".join(lines) + child.stderr.read()
         below = descendants(child.pid)
         assert below
         os.killpg(child.pid, signum)
@@ -81,8 +84,8 @@ def test_the_record_keeps_what_was_judged(interrupted, tmp_path, signum):
     assert "harness: interrupted\n" == err
     assert all(ended)
     session = harness.load_run(tmp_path / "out")
-    shown = sum(line.startswith(("✓", "✕", "!")) for line in out.split("\n\n")[0].splitlines())
-    assert 3 <= len(session.results) == shown < 45
+    shown = sum(line.startswith(MARKS) for line in out.split("\n\n")[0].splitlines())
+    assert 3 <= len(session.results) == shown < 45, out
     assert {"PASS", "FAIL"} >= {r.verdict.value for r in session.results}
     assert f"Interrupted: {shown} of " in out
     assert session.outcome.exit_code != 0

@@ -39,7 +39,12 @@ def test_what_does_not_fit_is_an_error_and_fits_with_offload(session, runner, of
     assert [8, 8] == [len(o.token_ids) for o in target.outputs]
     assert target.probe.memory.device_peak_bytes <= 5_000_000
     assert Verdict.ERROR is result.verdict
-    for words in ("baseline ran out of device memory", "asked for", "in use", "of capacity 5000000"):
+    for words in (
+        "baseline ran out of device memory",
+        "asked for",
+        "in use",
+        "of capacity 5000000",
+    ):
         assert words in result.lead.summary
 
 

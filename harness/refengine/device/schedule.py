@@ -69,7 +69,7 @@ class ComputeLate:
 
 
 class Replay:
-    """Follows a list of choices, then picks the first; notes each choice and how many there were."""
+    """Follows a list of choices, then picks the first; notes each choice, and out of how many."""
 
     def __init__(self, choices: Sequence[int] = ()) -> None:
         self.choices = tuple(choices)

@@ -152,10 +152,26 @@ def test_hash_covers_every_field(name):
     other = {
         "engine": "vllm", "runner": "v1", "offload": OffloadConfig(cpu_offload_gb=1),
         "enforce_eager": False, "multiprocessing": True, "engine_args": {"seed": 1},
-        "env": {"A": "1"}, "python": "p", "faults": ("x",),
+        "env": {"A": "1"}, "python": "p", "faults": ("x",), "instruments": ("poison",),
     }  # fmt: skip
 
     changed = dataclasses.replace(Setting(), **{name: other[name]})
 
     assert Setting().compute_hash() != changed.compute_hash()
     assert (name,) == Setting().differing_axes(changed)
+
+
+def test_an_unknown_recorder_lists_the_known_ones():
+    with pytest.raises(SettingError, match="instruments='order' must be one of ordering, inte"):
+        Setting(instruments=("order",))
+
+
+def test_recorders_do_not_show_in_an_id_unless_they_are_unusual():
+    usual = Setting(runner="v2", instruments=("ordering", "integrity"))
+
+    assert Setting(runner="v2").setting_id == usual.setting_id == "v2-none-eager"
+    assert (
+        "v2-none-eager-with.poison"
+        == dataclasses.replace(usual, instruments=("poison",)).setting_id
+    )
+    assert usual.baseline().instruments == usual.instruments

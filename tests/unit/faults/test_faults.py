@@ -1,4 +1,6 @@
 import re
+import subprocess
+import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -6,9 +8,10 @@ import pytest
 from harness.core import HarnessError, OffloadConfig, Setting
 from harness.engines import InternalMovedError, view_of
 from harness.faults import FAULTS, plant_after_start, plant_before_start, plant_in_worker
+from harness.faults.base import mode_of
 from harness.faults.patch import replace_name
 from harness.faults.weights import DAMAGE_FACTOR, host_copies
-from tests.live import COPYING, PREFETCH, UVA, worker_of
+from tests.live import COPYING, PREFETCH, UNPINNED, UVA, worker_of
 
 
 class Recorder:
@@ -35,18 +38,25 @@ def test_every_fault_is_documented_and_named_as_registered(name):
     fault = FAULTS.get(name)
 
     assert fault.name == name
-    assert set(fault.killed_by) <= {"effect", "placement", "memory", "tokens"}
-    assert fault.killed_by
+    known = {"effect", "placement", "memory", "tokens", "ordering", "integrity"}
+    assert fault.needs or set(fault.killed_by) <= known
+    assert fault.killed_by or fault.kind != "mutant"
     assert fault.summary
-    assert fault.seen_in is None or re.fullmatch(r"[\w.-]+#\d+", fault.seen_in)
+    assert len(fault.summary.splitlines()) == 1
+    assert all(re.fullmatch(r"[\w.-]+#\d+", report) for report in fault.seen_in)
 
 
 @pytest.mark.parametrize(
     ("fault", "runner", "offload", "reason"),
     [
         ("offloader-not-installed", "v1", UVA, "runner v1 is not one of v2"),
-        ("wrong-refill-target", "v2", UVA, "backend uva is not one of prefetch"),
-        ("host-copy-damaged", "v2", OffloadConfig(), "backend none is not one of uva, prefetch"),
+        ("wrong-refill-target", "v2", UVA, "mode uva is not one of prefetch"),
+        (
+            "host-copy-damaged",
+            "v2",
+            OffloadConfig(),
+            "mode none is not one of uva, uva-copy, prefetch",
+        ),
     ],
 )
 def test_a_fault_that_does_not_apply_says_so_and_touches_nothing(fault, runner, offload, reason):
@@ -60,19 +70,99 @@ def test_a_fault_that_does_not_apply_says_so_and_touches_nothing(fault, runner, 
     assert plant_after_start(setting, engine) == []
 
 
-@pytest.mark.parametrize("name", [n for n in FAULTS.names() if FAULTS.get(n).before_start])
-def test_a_planted_fault_says_so(name):
-    engine = Recorder()
-    setting = Setting(runner="v2", offload=PREFETCH, faults=(name,))
+@pytest.fixture
+def reference():
+    """The reference engine's modules; what a fault replaces in them is put back."""
+    from harness.engines.reference import ReferenceModules
 
-    (note,) = plant_before_start(setting, engine)
+    modules = [m for name, m in sys.modules.items() if name.startswith("harness.refengine")]
+    classes = [c for m in modules for c in vars(m).values() if isinstance(c, type)]
+    owners = {
+        id(o): o for o in (*modules, *classes) if "harness" in getattr(o, "__module__", o.__name__)
+    }
+    before = {key: dict(vars(owner)) for key, owner in owners.items()}
 
-    assert note == f"fault {name} is planted: {FAULTS.get(name).summary}"
-    assert len(engine.loaded) == 1
+    def changed():
+        return {
+            f"{owners[key].__name__}.{name}": (owners[key], name, value)
+            for key, values in before.items()
+            for name, value in values.items()
+            if vars(owners[key]).get(name) is not value
+        }
+
+    yield SimpleNamespace(modules=ReferenceModules(), changed=changed)
+    for owner, name, value in changed().values():
+        setattr(owner, name, value)
+
+
+PLANTABLE = [n for n in FAULTS.names() if FAULTS.get(n).before_start]
+
+
+@pytest.mark.parametrize("name", PLANTABLE)
+def test_a_planted_fault_says_so_and_replaces_what_is_there(reference, name):
+    fault = FAULTS.get(name)
+    mode = fault.modes[-1]
+    setting = Setting(runner=fault.runners[0], offload=fault.offload(mode), faults=(name,))
+
+    (note,) = plant_before_start(setting, reference)
+
+    assert note == f"fault {name} is planted: {fault.summary}"
+    assert reference.changed()
+
+
+@pytest.mark.parametrize("name", PLANTABLE)
+def test_every_mode_and_runner_of_a_fault_is_one_it_applies_to(name):
+    fault = FAULTS.get(name)
+
+    for mode in fault.modes:
+        for runner in fault.runners:
+            setting = Setting(runner=runner, offload=fault.offload(mode))
+            assert mode_of(setting.offload) == mode
+            assert fault.why_not(setting) is None
+
+
+def test_the_catalogue_holds_every_defect_of_the_list_and_says_which_cannot_run():
+    waiting = {n for n in FAULTS if FAULTS.get(n).needs}
+
+    assert waiting == {
+        "host-block-recycled", "unoffloaded-by-transform", "reload-misses-master",
+        "replay-of-temporary", "offloader-outlives-engine",
+    }  # fmt: skip
+    assert {
+        "offloader-not-installed", "no-wait-for-copy", "no-wait-for-reader", "wrong-refill-target",
+        "decode-bypasses-hook", "tied-by-pointer", "pin-flag-cached", "selector-matches-nothing",
+    } <= set(FAULTS) - waiting  # fmt: skip
+
+
+def test_a_fault_that_cannot_run_is_not_planted():
+    setting = Setting(runner="v2", offload=PREFETCH, faults=("reload-misses-master",))
+
+    (note,) = plant_before_start(setting, Recorder())
+
+    assert "the engine has no reload step yet" in note
+
+
+@pytest.mark.parametrize(
+    ("name", "offload", "reason"),
+    [
+        ("pin-flag-cached", PREFETCH, "pin_memory is left on"),
+        ("selector-matches-nothing", UVA, "no selector is given"),
+    ],
+)
+def test_a_flag_that_is_not_used_cannot_be_broken(name, offload, reason):
+    assert FAULTS.get(name).why_not(Setting(offload=offload)) == reason
+
+
+def test_listing_the_catalogue_loads_neither_torch_nor_an_engine():
+    code = "import sys, harness.faults as f; print([f.FAULTS.get(n).name for n in f.FAULTS][:1], "
+    code += "[m for m in ('torch', 'harness.refengine') if m in sys.modules])"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert child.stdout.strip().endswith("[]")
 
 
 def test_a_fault_that_did_not_reach_the_worker_is_an_error():
-    setting = Setting(runner="v2", offload=PREFETCH, faults=("pin-flag-ignored",))
+    setting = Setting(runner="v2", offload=UNPINNED, faults=("pin-flag-ignored",))
 
     with pytest.raises(HarnessError, match="'pin-flag-ignored' did not reach the process"):
         plant_after_start(setting, Recorder())

@@ -128,4 +128,5 @@ def test_unknown_judge_is_refused_with_the_nearest_name():
 
 
 def test_every_registered_judge_can_be_loaded():
-    assert [callable(JUDGES.get(name)) for name in JUDGES] == [True] * 4
+    assert len(list(JUDGES)) >= 6
+    assert all(callable(JUDGES.get(name)) for name in JUDGES)

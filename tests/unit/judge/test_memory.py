@@ -135,3 +135,36 @@ def test_two_offloading_sides_are_compared_by_their_difference():
     finding = judge_memory(case, baseline_run(case), target_run(case))
     assert finding.verdict is Verdict.PASS
     assert finding.evidence["expected_saved_bytes"] == -2000
+
+
+def test_a_cache_that_takes_what_offload_freed_is_left_out_on_a_limited_device():
+    case = build_case(UVA)
+    trace = build_memory(case.expected)
+    grown = {**trace.by_kind, "kv_cache": trace.by_kind["kv_cache"] + 300}
+    total = trace.device_bytes + 300
+    finding = judge_trace(case, by_kind=grown, device_bytes=total)
+    assert finding.verdict is Verdict.FAIL
+
+    memory = [
+        replace(build_memory(case.expected_baseline), device_capacity_bytes=50_000),
+        replace(trace, by_kind=grown, device_bytes=total, device_capacity_bytes=50_000),
+    ]
+    finding = judge_memory(
+        case, baseline_run(case, memory=memory[0]), target_run(case, memory=memory[1])
+    )
+    assert finding.verdict is Verdict.PASS
+    assert "without the KV cache" in finding.evidence["account"]
+
+
+def test_two_sides_measured_in_one_process_prove_no_saving():
+    case = build_case(UVA)
+    baseline, target = baseline_run(case, process_id=7), target_run(case, process_id=7)
+    finding = judge_memory(case, baseline, target)
+    assert finding.verdict is Verdict.VACUOUS
+    assert finding.summary.startswith("both sides were measured in one process (7)")
+
+
+def test_an_unknown_process_is_not_taken_for_a_shared_one():
+    case = build_case(UVA)
+    finding = judge_memory(case, baseline_run(case, process_id=0), target_run(case, process_id=0))
+    assert finding.verdict is Verdict.PASS

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from harness.core import BufferPoolInfo, Verdict
-from harness.judge.placement import judge_placement
+from harness.judge.placement import _wrong_slots, judge_placement
 from tests.builders import (
     NONE,
     PREFETCH,
@@ -106,6 +106,55 @@ def test_pool_not_as_computed_fails(changes, text):
     finding = judge_pool(**changes)
     assert finding.verdict is Verdict.FAIL
     assert text in finding.summary
+
+
+RING = {0: 0, 1: 1, 2: 2, 3: 0, 4: 1}
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        ({0: 0, 1: 1, 2: 2, 3: 0, 4: 1}, ""),
+        ({0: 2, 1: 1, 2: 0, 3: 2, 4: 1}, ""),
+        ({0: 5, 1: 7, 2: 6, 3: 5, 4: 7}, ""),
+        ({0: 2, 1: 1, 2: 0, 3: 1, 4: 1}, "layer 3 expected 2, found 1; 1 of 5 wrong"),
+        ({0: 0, 1: 0, 2: 2, 3: 0, 4: 0}, "layer 1 expected 1, found 0; 2 of 5 wrong"),
+        ({0: 0, 1: 1, 2: 0, 3: 0, 4: 1}, "layer 2 expected 2, found 0; 1 of 5 wrong"),
+        ({0: 0, 1: 1, 2: 2, 3: 0}, "layer 4 expected 1, found None; 1 of 5 wrong"),
+        ({0: 0, 1: 1, 2: 2, 3: 0, 4: 1, 7: 0}, "layer 7 expected None, found 0; 1 of 6 wrong"),
+    ],
+)
+def test_who_shares_a_slot_matters_and_not_how_slots_are_numbered(found, problem):
+    problems = _wrong_slots("slot", RING, found, every=True)
+    assert problems == ([f"slot differs: {problem}"] if problem else [])
+
+
+def test_address_and_offloader_must_agree_on_the_slot():
+    case = build_case(PREFETCH)
+    pool = BufferPoolInfo(
+        slot_capacity=1, num_bytes=2000, slots={1: 1, 3: 1}, refill_after={1: 3, 3: 1}
+    )
+    finding = judge_placement(case, baseline_run(case), target_run(case, buffer_pool=pool))
+    assert finding.verdict is Verdict.FAIL
+    assert "slot by address of layer differs: layer 1 expected 1, found 0" in finding.summary
+
+
+def test_other_layers_with_the_same_bytes_are_called_that_and_nothing_else():
+    case = build_case(PREFETCH)
+    moved = {1: 0, 0: 1, 3: 2, 2: 3}
+    params = tuple(
+        p
+        if p.layer_idx is None
+        else replace(p, layer_idx=moved[p.layer_idx], name=f"layers.{moved[p.layer_idx]}.{i}")
+        for i, p in enumerate(build_params(case.expected))
+    )
+    finding = judge_placement(case, baseline_run(case), target_run(case, params=params))
+    assert finding.verdict is Verdict.FAIL
+    assert finding.summary.startswith(
+        "target: other layers are offloaded than computed, with the same bytes: "
+        "expected 1, 3, found 0, 2"
+    )
+    assert "had to be offloaded and are not" not in str(finding.evidence["problems"])
 
 
 def test_refills_are_judged_only_where_observed():

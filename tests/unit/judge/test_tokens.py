@@ -225,3 +225,14 @@ def test_at_most_eight_strips_are_kept():
     finding = judge_tokens(case, baseline_run(case, outputs=left), target_run(case, outputs=right))
     assert finding.divergence.num_differing == 12
     assert len(finding.evidence["strips"]) == 8
+
+
+@pytest.mark.parametrize("second", [ANSWERS[1], (7, 7)], ids=["equal", "differing"])
+def test_sampled_answers_prove_nothing_either_way(second):
+    case = build_case(UVA)
+    params = replace(case.workload.sampling_params, temperature=0.8)
+    case = replace(case, workload=replace(case.workload, sampling_params=params))
+    outputs = [build_output(0, ANSWERS[0]), build_output(1, second)]
+    finding = judge_tokens(case, baseline_run(case), target_run(case, outputs=outputs))
+    assert finding.verdict is Verdict.VACUOUS
+    assert "sampling at temperature 0.8" in finding.summary

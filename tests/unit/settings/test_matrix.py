@@ -1,7 +1,10 @@
 import pytest
 
 from harness.core import MatrixError, OffloadConfig, Setting
+from harness.core.setting import DEFAULT_INSTRUMENTS
 from harness.settings import load_matrix
+
+USUAL = DEFAULT_INSTRUMENTS["reference"]
 
 SMALL = """\
 models: [tiny-llama]
@@ -81,14 +84,15 @@ def test_switch_inside_an_offload_entry_wins_and_doubles_are_dropped(load):
         "models: [m, m]\naxes:\n  uva: [true, false]\n  offload: [{cpu_offload_gb: 1, uva: false}]"
     )
 
-    assert (Setting(offload=OffloadConfig(cpu_offload_gb=1.0, uva=False)),) == matrix.settings
+    offload = OffloadConfig(cpu_offload_gb=1.0, uva=False)
+    assert (Setting(offload=offload, instruments=USUAL),) == matrix.settings
     assert ("m",) == matrix.models
 
 
 def test_cells_without_offload_are_one_baseline(load):
     matrix = load("models: [m]\naxes:\n  pin_memory: [true, false]\n  offload: [{}]")
 
-    assert (Setting(),) == matrix.settings
+    assert (Setting(instruments=USUAL),) == matrix.settings
 
 
 def test_every_axis_reaches_its_field(load):
@@ -98,8 +102,36 @@ def test_every_axis_reaches_its_field(load):
     )
 
     offload = OffloadConfig(cpu_offload_gb=0.5, pin_memory=False, uva=False)
-    expected = Setting(offload=offload, multiprocessing=True, enforce_eager=False)
+    expected = Setting(
+        offload=offload, multiprocessing=True, enforce_eager=False, instruments=USUAL
+    )
     assert (expected,) == matrix.settings
+
+
+@pytest.mark.parametrize(
+    ("line", "expected", "ending"),
+    [
+        ("", USUAL, "-eager"),
+        ("instruments: [integrity, ordering]\n", ("integrity", "ordering"), "-eager"),
+        ("instruments: []\n", (), "-eager"),
+        (
+            "instruments: [poison, integrity-full]\n",
+            ("poison", "integrity-full"),
+            "-eager-with.integrity-full+poison",
+        ),
+    ],
+)
+def test_recorders_are_those_asked_for_else_the_engines_usual_ones(load, line, expected, ending):
+    (setting,) = load(f"models: [m]\n{line}axes:\n  runner: [v2]\n").settings
+
+    assert expected == setting.instruments
+    assert f"v2-none{ending}" == setting.setting_id
+
+
+def test_other_engines_have_no_recorders_unless_asked_for(load):
+    (setting,) = load("models: [m]\nengine: vllm\naxes:\n  runner: [v2]\n").settings
+
+    assert () == setting.instruments
 
 
 def test_exclude_drops_the_cells_all_its_values_match(load):
@@ -127,7 +159,10 @@ def test_include_adds_cells_after_exclude_each_once(load):
     )
 
     extra = Setting(
-        offload=OffloadConfig(cpu_offload_gb=1.0), engine_args={"seed": 3}, env={"A": "x"}
+        offload=OffloadConfig(cpu_offload_gb=1.0),
+        engine_args={"seed": 3},
+        env={"A": "x"},
+        instruments=USUAL,
     )
     expected = [
         "v2-uva-gb1-pin1-eager",

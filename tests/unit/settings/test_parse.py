@@ -1,7 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
 from harness.core import OffloadConfig, Setting, SettingError, UsageError
 from harness.settings import parse_engine_args
+
+USUAL = Setting(instruments=("ordering", "integrity"))
 
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 DISABLE_PIN = "VLLM_WEIGHT_OFFLOADING_DISABLE_PIN_MEMORY"
@@ -10,7 +14,8 @@ MLP = frozenset({"gate_up_proj", "down_proj"})
 
 
 def test_nothing_given_is_the_default_setting():
-    assert Setting() == parse_engine_args([]) == parse_engine_args([], {})
+    assert USUAL == parse_engine_args([]) == parse_engine_args([], {})
+    assert Setting() == parse_engine_args([], instruments=())
 
 
 @pytest.mark.parametrize(
@@ -23,7 +28,8 @@ def test_nothing_given_is_the_default_setting():
     ],
 )
 def test_one_value_in_every_way_it_is_written(args):
-    assert Setting(offload=OffloadConfig(cpu_offload_gb=1.0)) == parse_engine_args(args)
+    offload = OffloadConfig(cpu_offload_gb=1.0)
+    assert replace(USUAL, offload=offload) == parse_engine_args(args)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +198,7 @@ def test_off_switches_and_multiprocessing_become_fields():
 
 @pytest.mark.parametrize("value", ["0", None])
 def test_off_switch_that_is_off_or_unset_leaves_the_default(value):
-    assert Setting() == parse_engine_args([], {DISABLE_PIN: value, DISABLE_UVA: value})
+    assert USUAL == parse_engine_args([], {DISABLE_PIN: value, DISABLE_UVA: value})
 
 
 def test_other_variables_stay_in_env_and_the_callers_dict_is_untouched():

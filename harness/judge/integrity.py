@@ -1,0 +1,158 @@
+"""Did every layer compute with its own weights? Bytes hashed as compute read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness.core import Case, Finding, IntegrityTrace, Json, Run, Setting, Verdict, WeightReads
+
+from .base import finding, nothing_offloaded, probe_of
+
+INSTRUMENTS = ("integrity", "integrity-full")
+MAX_WRONG = 50
+"""Wrong contents kept as evidence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wrong:
+    """One wrong content of one parameter."""
+
+    side: str
+    reads: WeightReads
+    digest: str
+    holder: str
+    """Whose bytes they are: `layers.0`, or empty when nobody's."""
+
+    @property
+    def text(self) -> str:
+        reads, slot = self.reads, self.reads.slots.get(self.digest)
+        place = "" if slot is None else f" in slot {slot}"
+        whose = f"holds {self.holder}" if self.holder else "holds bytes that are no parameter's"
+        where = "" if self.side == "target" else " (in the baseline)"
+        total = sum(reads.digests.values())
+        seen = f"{reads.digests[self.digest]} of {total} hashed reads"
+        return f"{_short(reads.name)}{place} {whose}{where}, at {seen}"
+
+
+def judge_integrity(case: Case, baseline: Run, target: Run) -> Finding | None:
+    """Hold every hashed read against the checkpoint's bytes, and both sides against each other.
+
+    Abstains when neither side was asked to hash. VACUOUS when hashes that were asked for are
+    missing, or an offloaded parameter was never hashed.
+    """
+    sides = [
+        (name, setting, run)
+        for name, setting, run in (
+            ("target", case.target, target),
+            ("baseline", case.baseline, baseline),
+        )
+        if set(INSTRUMENTS) & set(setting.instruments)
+    ]
+    if not sides:
+        return None
+    evidence: dict[str, Json] = {name: _evidence(run) for name, _, run in sides}
+    wrong = [each for name, _, run in sides for each in _wrong(name, probe_of(run).integrity)]
+    if wrong:
+        evidence["wrong"] = [_row(each) for each in wrong[:MAX_WRONG]]
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        cause = "a layer computed with " + (
+            "another layer's weights" if wrong[0].holder else "bytes that are no weights"
+        )
+        return finding("integrity", Verdict.FAIL, wrong[0].text + more, evidence, cause=cause)
+    if moved := _differing(probe_of(baseline).integrity, probe_of(target).integrity):
+        summary = f"{_short(moved)} is held against other bytes on each side: one is wrong"
+        cause = "the sides hold different derived tensors"
+        return finding("integrity", Verdict.FAIL, summary, evidence, cause=cause)
+    for name, setting, run in sides:
+        if reason := _unproven(run):
+            summary = f"{reason} on the {name}: no weight is proven"
+            cause = _cause(setting, run, reason)
+            return finding("integrity", Verdict.VACUOUS, summary, evidence, cause=cause)
+    return finding("integrity", Verdict.PASS, _proof(probe_of(sides[0][2]).integrity), evidence)
+
+
+def _wrong(side: str, trace: IntegrityTrace | None) -> Iterator[_Wrong]:
+    if trace is None:
+        return
+    owners = {(_relative(r), r.expected): _place(r) for r in reversed(trace.reads)}
+    for reads in trace.reads:
+        for digest in reads.digests:
+            if digest != reads.expected:
+                holder = owners.get((_relative(reads), digest), "")
+                yield _Wrong(side=side, reads=reads, digest=digest, holder=holder)
+
+
+def _differing(left: IntegrityTrace | None, right: IntegrityTrace | None) -> str:
+    """First tensor that both sides read and expect different bytes of; empty if none."""
+    if left is None or right is None:
+        return ""
+    expected = {reads.name: reads.expected for reads in left.reads}
+    return next((r.name for r in right.reads if expected.get(r.name, r.expected) != r.expected), "")
+
+
+def _unproven(run: Run) -> str:
+    probe = probe_of(run)
+    if probe.integrity is None:
+        return "the hashes that were asked for are missing"
+    if not probe.integrity.num_hashed:
+        return "nothing was hashed"
+    hashed = {reads.name for reads in probe.integrity.reads if reads.digests}
+    lost = [p.name for p in probe.params if p.is_offloaded and p.name not in hashed]
+    return f"{_short(lost[0])} is offloaded and was never hashed" if lost else ""
+
+
+def _cause(setting: Setting, run: Run, reason: str) -> str:
+    if not setting.offload.is_none and not probe_of(run).offloaded_bytes:
+        return nothing_offloaded(run)
+    return reason
+
+
+def _proof(trace: IntegrityTrace | None) -> str:
+    assert trace is not None, "a missing trace was told before"
+    return (
+        f"All {trace.num_hashed:,} hashes of {len(trace.reads)} tensors, taken at "
+        f"{trace.num_reads:,} reads by compute, are the checkpoint's."
+    )
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("model.")
+
+
+def _place(reads: WeightReads) -> str:
+    """The layer, or the whole name outside the stack."""
+    return _short(reads.name) if reads.layer_idx is None else f"layers.{reads.layer_idx}"
+
+
+def _relative(reads: WeightReads) -> str:
+    """The name within its layer, so that the same parameter of all layers is one."""
+    return reads.name.partition(f".{reads.layer_idx}.")[2] or reads.name
+
+
+def _row(wrong: _Wrong) -> Json:
+    reads = wrong.reads
+    return {
+        "side": wrong.side,
+        "param": reads.name,
+        "layer": reads.layer_idx,
+        "slot": reads.slots.get(wrong.digest),
+        "holds": wrong.holder or None,
+        "digest": wrong.digest,
+        "expected": reads.expected,
+        "count": reads.digests[wrong.digest],
+        "text": wrong.text,
+    }
+
+
+def _evidence(run: Run) -> Json:
+    trace = probe_of(run).integrity
+    if trace is None:
+        return None
+    return {
+        "mode": trace.mode,
+        "num_reads": trace.num_reads,
+        "num_hashed": trace.num_hashed,
+        "num_tensors": len(trace.reads),
+        "not_observed": list(trace.not_observed),
+    }

@@ -1,0 +1,82 @@
+"""Which comparisons put a fault to the test: every runner, mode and schedule where it applies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from harness.core import PlannedCase, Runner, Setting, Workload
+from harness.faults import Fault, Mode
+from harness.plan import build_pair
+from harness.settings import load_model, load_workload
+
+INSTRUMENTS = ("ordering", "integrity")
+NUM_PROMPTS, NUM_TOKENS = 4, 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One comparison of a clean engine without offload and a faulty one with it."""
+
+    fault: Fault
+    runner: Runner
+    mode: Mode
+    schedule: str
+    planned: PlannedCase
+
+
+@cache
+def load_fault_workload(model: str) -> Workload:
+    """The first prompts of the default workload, with few new tokens."""
+    whole = load_workload("default", load_model(model))
+    return replace(
+        whole,
+        name="faults",
+        prompt_token_ids=whole.prompt_token_ids[:NUM_PROMPTS],
+        sampling_params=replace(whole.sampling_params, max_tokens=NUM_TOKENS),
+    )
+
+
+def build_setting(
+    fault: Fault | None, runner: Runner, mode: Mode, schedule: str = "in_order"
+) -> Setting:
+    """The setting of one trial; `mode` none without a fault gives a baseline."""
+    from harness.faults import OFFLOADS
+
+    return Setting(
+        runner=runner,
+        offload=fault.offload(mode) if fault is not None else OFFLOADS[mode],
+        engine_args={} if schedule == "in_order" else {"schedule": schedule},
+        instruments=INSTRUMENTS,
+        faults=() if fault is None else (fault.name,),
+    )
+
+
+def plan_trials(fault: Fault, judges: Sequence[str] = ()) -> tuple[Trial, ...]:
+    """Every trial of one fault; none of a fault that cannot run yet.
+
+    Args:
+        fault: mutant or equivalent.
+        judges: only these are asked; empty asks all.
+    """
+    if fault.needs:
+        return ()
+    workload = load_fault_workload(fault.model)
+    trials = []
+    for mode in fault.modes:
+        for runner in fault.runners:
+            for schedule in fault.schedules:
+                target = build_setting(fault, runner, mode, schedule)
+                planned = limit_judges(build_pair(target.baseline(), target, workload), judges)
+                trials.append(
+                    Trial(fault=fault, runner=runner, mode=mode, schedule=schedule, planned=planned)
+                )
+    return tuple(trials)
+
+
+def limit_judges(planned: PlannedCase, judges: Sequence[str]) -> PlannedCase:
+    """The same case with only some of its judges asked; no name keeps all."""
+    if not judges:
+        return planned
+    return replace(planned, case=replace(planned.case, judges=tuple(judges)))

@@ -1,0 +1,23 @@
+"""Every defect of the catalogue that can run is caught, on every runner and mode it applies to."""
+
+import pytest
+
+from harness.faults import FAULTS
+
+MUTANTS = [FAULTS.get(name) for name in FAULTS if FAULTS.get(name).kind == "mutant"]
+
+
+@pytest.mark.parametrize("name", [fault.name for fault in MUTANTS if not fault.needs])
+def test_fault_is_killed(try_fault, name):
+    line = try_fault(name)
+
+    assert line.rows
+    assert "" == line.why
+
+
+@pytest.mark.parametrize("name", [fault.name for fault in MUTANTS if fault.needs])
+def test_fault_that_cannot_run_is_not_called_killed(try_fault, name):
+    line = try_fault(name)
+
+    assert not line.is_right
+    assert () == line.rows

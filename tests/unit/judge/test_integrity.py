@@ -1,0 +1,144 @@
+from dataclasses import replace
+
+import pytest
+
+from harness.core import IntegrityTrace, Verdict, WeightReads
+from harness.judge.integrity import judge_integrity
+from tests.builders import (
+    NUM_LAYERS,
+    PREFETCH,
+    baseline_run,
+    build_case,
+    noop_run,
+    param_names,
+    target_run,
+)
+
+
+def reads_of(name, **changes):
+    layer = int(name.split(".")[1]) if name.startswith("layers.") else None
+    reads = WeightReads(
+        name=name, layer_idx=layer, expected=f"of {name}", digests={f"of {name}": 3}
+    )
+    return replace(reads, **changes)
+
+
+def trace_of(*changed, **changes):
+    """Every parameter right, but for those given."""
+    wrong = {reads.name: reads for reads in changed}
+    names = ["embed", *param_names(range(NUM_LAYERS)), "rotary"]
+    reads = tuple(wrong.get(name, reads_of(name)) for name in names)
+    trace = IntegrityTrace(mode="sampled", num_reads=900, num_hashed=30, reads=reads)
+    return replace(trace, **changes)
+
+
+def case_of(instruments=("integrity",)):
+    case = build_case(PREFETCH)
+    return replace(
+        case,
+        baseline=replace(case.baseline, instruments=instruments),
+        target=replace(case.target, instruments=instruments),
+    )
+
+
+def judge(case=None, left=None, right=None):
+    case = case or case_of()
+    return judge_integrity(
+        case,
+        baseline_run(case, integrity=left or trace_of()),
+        target_run(case, integrity=right or trace_of()),
+    )
+
+
+@pytest.mark.parametrize("instrument", ["integrity", "integrity-full"])
+def test_right_weights_pass_and_say_how_many_reads_were_hashed(instrument):
+    found = judge(case_of((instrument,)))
+
+    assert found.verdict is Verdict.PASS
+    assert "All 30 hashes of 10 tensors, taken at 900 reads" in found.summary
+
+
+def test_another_layers_bytes_are_named_with_layer_parameter_and_slot():
+    name = "layers.3.mlp"
+    wrong = reads_of(name, digests={f"of {name}": 2, "of layers.1.mlp": 4})
+    found = judge(right=trace_of(replace(wrong, slots={"of layers.1.mlp": 0})))
+
+    assert found.verdict is Verdict.FAIL
+    assert found.summary == "layers.3.mlp in slot 0 holds layers.1, at 4 of 6 hashed reads"
+    assert found.evidence["cause"] == "a layer computed with another layer's weights"
+    (row,) = found.evidence["wrong"]
+    assert (row["param"], row["layer"], row["slot"], row["holds"]) == (name, 3, 0, "layers.1")
+
+
+def test_the_bytes_of_another_parameter_of_the_same_layer_are_not_taken_for_a_layer():
+    wrong = reads_of("layers.3.mlp", digests={"of layers.3.attn": 1})
+
+    assert "no parameter's" in judge(right=trace_of(wrong)).summary
+
+
+def test_bytes_of_nobody_are_called_so():
+    found = judge(right=trace_of(reads_of("layers.0.attn", digests={"noise": 1})))
+
+    assert found.verdict is Verdict.FAIL
+    assert "holds bytes that are no parameter's" in found.summary
+    assert found.evidence["wrong"][0]["holds"] is None
+
+
+def test_every_wrong_content_is_kept_and_the_first_is_told():
+    wrong = [reads_of(f"layers.{i}.attn", digests={"noise": 1}) for i in range(3)]
+    found = judge(right=trace_of(*wrong))
+
+    assert found.summary.endswith("(and 2 more)")
+    assert [row["layer"] for row in found.evidence["wrong"]] == [0, 1, 2]
+
+
+def test_wrong_weights_in_the_baseline_fail_too():
+    found = judge(left=trace_of(reads_of("embed", digests={"noise": 1})))
+
+    assert found.verdict is Verdict.FAIL
+    assert "embed holds" in found.summary
+    assert "(in the baseline)" in found.summary
+
+
+def test_derived_tensors_that_differ_between_the_sides_fail():
+    other = reads_of("rotary", expected="x", digests={"x": 3})
+    found = judge(right=trace_of(other))
+
+    assert found.verdict is Verdict.FAIL
+    assert "rotary is held against other bytes on each side" in found.summary
+
+
+def test_it_abstains_when_nobody_asked():
+    assert judge(case_of(("ordering",))) is None
+
+
+def test_hashes_that_are_missing_prove_nothing():
+    case = case_of()
+    found = judge_integrity(case, baseline_run(case, integrity=trace_of()), target_run(case))
+
+    assert found.verdict is Verdict.VACUOUS
+    assert "missing on the target" in found.summary
+
+
+def test_no_hash_at_all_proves_nothing():
+    found = judge(right=trace_of(num_hashed=0))
+
+    assert found.verdict is Verdict.VACUOUS
+    assert "nothing was hashed" in found.summary
+
+
+def test_an_offloaded_parameter_that_was_never_read_is_not_proven():
+    whole = trace_of()
+    found = judge(right=replace(whole, reads=whole.reads[:-2]))
+
+    assert found.verdict is Verdict.VACUOUS
+    assert "layers.3.mlp is offloaded and was never hashed" in found.summary
+
+
+def test_an_offload_that_never_took_effect_is_not_blamed_for_right_weights():
+    case = case_of()
+    found = judge_integrity(
+        case, baseline_run(case, integrity=trace_of()), noop_run(case, integrity=trace_of())
+    )
+
+    assert found.verdict is Verdict.PASS
