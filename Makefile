@@ -4,14 +4,14 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: run test check format setup bench report clean
+.PHONY: run test check format setup faults bench clean
 
 run: $(STAMP)  ## run the offload matrix on the embedded engine; leaves reports/<session>/
 	$(VENV)/bin/harness run
 
 test: $(STAMP)  ## the harness's own tests, then the product suites
 	$(PY) -m pytest tests -n $(WORKERS) -q
-	$(PY) -m pytest suites/ -k offload -n $(WORKERS) -q
+	$(PY) -m pytest suites/ -n $(WORKERS) -q
 
 check: $(STAMP)  ## style, types, import rules, size budgets, CI files against their schemas
 	$(VENV)/bin/ruff check .
@@ -22,6 +22,9 @@ check: $(STAMP)  ## style, types, import rules, size budgets, CI files against t
 format: $(STAMP)
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+faults: $(STAMP)  ## every known defect against the harness: which judge caught it
+	$(VENV)/bin/harness faults
 
 bench: $(STAMP)  ## ratios, measured in one run
 	$(VENV)/bin/harness bench

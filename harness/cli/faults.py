@@ -10,15 +10,15 @@ from typing import Annotated
 import typer
 
 from harness.core.codec import encode
-from harness.core.runfiles import write_json_atomic
+from harness.core.runfiles import write_json_atomic, write_text_atomic
 from harness.judge import JUDGES
 from harness.pipeline import Options, Session
+from harness.report import render_html
 from harness.triage.killtable import KillTable, choose, make_kill_table
 from harness.triage.rows import FaultLine, KillRow
 
 from .console import JsonOption, out, print_json
 from .live import Watch
-from .pages import write_pages
 
 OBJECTS, SILENT = "●", "·"
 TABLE_FILE = "kill_table.json"
@@ -67,14 +67,15 @@ def faults(
         table = make_kill_table(session, names or (), judge or ())
     record = encode(table)
     write_json_atomic(session.folder / TABLE_FILE, record, indent=1)
-    pages = write_pages(session, table.outcome, {**manifest, "kill_table": record})
+    page = session.folder / "report.html"
+    about = {**session.recorder.manifest, "kill_table": record}
+    write_text_atomic(page, render_html(session.results, session.runs, table.outcome, about))
     if json_:
-        print_json({"session": str(session.folder), **record, **pages})
+        print_json({"session": str(session.folder), **record, "report": str(page)})
         return table.exit_code
     print_kill_table(table)
     out.print(f"record  {session.folder}", markup=False)
-    for kind, path in pages.items():
-        out.print(f"{kind:<7} {path}", markup=False)
+    out.print(f"report  {page}", markup=False)
     return table.exit_code
 
 

@@ -75,23 +75,24 @@ class OrderingRecorder:
             if type(arg) is type(work) and arg.stream is not work.stream:
                 _join(clock, self._works.get(arg, {}))
         clock[stream] += 1
-        self._works[work] = dict(clock)
+        if not work.is_copy:  # a copy has no result that anything could take or wait for
+            self._works[work] = dict(clock)
         self.num_work += 1
         copy_idx = self.num_copies if work.is_copy else None
-        access = Access(
-            site=work.site or f"work {work.seq}",
-            stream=stream,
-            stream_name=work.stream.name,
-            tick=clock[stream],
-            copy_idx=copy_idx,
-            source=work.reads[0].data_ptr() if work.is_copy and work.reads else None,
-            is_write=False,
-        )
-        for tensor in work.reads:
-            self._access(tensor, access, clock)
-        if work.writes:
-            access = access.as_write()
-            for tensor in work.writes:
+        source = work.reads[0].data_ptr() if work.is_copy and work.reads else None
+        for tensors, is_write in ((work.reads, False), (work.writes, True)):
+            if not tensors:
+                continue
+            access = Access(
+                site=work.site or f"work {work.seq}",
+                stream=stream,
+                stream_name=work.stream.name,
+                tick=clock[stream],
+                copy_idx=copy_idx,
+                source=source,
+                is_write=is_write,
+            )
+            for tensor in tensors:
                 self._access(tensor, access, clock)
 
     def on_copy(self, work: Any) -> None:

@@ -6,7 +6,7 @@ every range that it covers. So memory is bounded by the ranges in use times the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -24,14 +24,6 @@ class Access:
     source: int | None = None
     """Address that a copy reads from."""
     is_write: bool
-
-    def as_write(self) -> Access:
-        """The same work, writing."""
-        return replace(self, is_write=True)
-
-    def is_before(self, clock: dict[int, int]) -> bool:
-        """Whether a clock knows this access to be done."""
-        return clock.get(self.stream, 0) >= self.tick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +72,13 @@ class History:
         if start >= end:
             return [], 0
         conflicts, num_checked = [], 0
-        me = (access.stream, access.tick)
         for span in self._spans.values():
             if span.start < end and start < span.end:
                 for earlier in _opponents(span, access):
-                    if (earlier.stream, earlier.tick) == me:
-                        continue
+                    if earlier.tick == access.tick and earlier.stream == access.stream:
+                        continue  # one piece of work
                     num_checked += 1
-                    if not earlier.is_before(clock):
+                    if clock.get(earlier.stream, 0) < earlier.tick:
                         conflicts.append(Conflict(first=earlier, second=access))
         self._remember(start, end, access)
         return conflicts, num_checked

@@ -1,9 +1,9 @@
 """Weights at the moment of use: what every piece of compute is about to read, hashed by name.
 
 A digest is 64 bits of SHA-256 over the whole content: two contents agree by chance once in 2**64.
-Sampled mode looks at 64 words of every read, and hashes the whole whenever those differ from the
-content hashed last, besides each parameter's first two reads and every 32nd: other weights are seen
-at the first read, a change that misses all 64 words within 32 reads.
+Sampled mode looks at 32 words of every read, and hashes the whole whenever those differ from the
+content hashed last, besides each parameter's first read and every 32nd after it: other weights are
+seen at the first read, a change that misses all 32 words within 32 reads.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any, Literal
 
 import torch
 
-FIRST_READS = 2
 EVERY = 32
-SCREEN_WORDS = 64
+SCREEN_WORDS = 32
 DIGEST_DIGITS = 16
 WORD_TYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Element size -> a type of that size that numpy knows too."""
@@ -80,8 +79,7 @@ class WeightRecorder:
         content, screen = raw_bytes(tensor), b""
         if self.mode == "sampled":
             screen = content[:: max(1, len(content) // SCREEN_WORDS)].tobytes()
-            is_due = seen.num_reads < FIRST_READS or seen.num_reads % EVERY == 0
-            if not is_due and screen == seen.screen:
+            if seen.num_reads % EVERY and screen == seen.screen:
                 seen.num_reads += 1
                 return
         digest = _digest(content)

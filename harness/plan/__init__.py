@@ -1,16 +1,21 @@
 """Settings into a Plan, with what each side must show: pure arithmetic, no engine."""
 
-from .buffers import Violation, check_schedule, refill_order, slots
+from .all_sizes import AllSizes, check_all_sizes
+from .buffers import Unordered, Violation, check_schedule, check_waits, refill_order, slots
 from .build import build_pair, build_plan
 from .capability import unsupported_reason
 from .placement import ParamShape, expect, parameter_shapes
 
 __all__ = [
+    "AllSizes",
     "ParamShape",
+    "Unordered",
     "Violation",
     "build_pair",
     "build_plan",
+    "check_all_sizes",
     "check_schedule",
+    "check_waits",
     "expect",
     "parameter_shapes",
     "refill_order",

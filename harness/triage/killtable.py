@@ -120,7 +120,7 @@ def _sentence(table: KillTable) -> str:
     parts, wrong = [], [line for line in table.lines if not line.is_right and not line.needs]
     for kind, noun, verb in (
         ("mutant", "defects", "caught on every runner and mode"),
-        ("equivalent", "equivalent mutants", "silent"),
+        ("equivalent", "equivalent mutants", "left in peace"),
         ("test", "faulty tests", "refused"),
     ):
         if found := table.of(kind):

@@ -42,12 +42,12 @@ def test_full_mode_hashes_every_read():
     assert bench.seen.digests == {digest_of(bench.weight): 5}
 
 
-def test_sampled_mode_hashes_the_first_reads_and_every_nth():
+def test_sampled_mode_hashes_the_first_read_and_every_nth():
     bench = Bench()
     bench.read(2 * EVERY)
 
     assert bench.seen.num_reads == 2 * EVERY
-    assert bench.recorder.num_hashed == 3
+    assert bench.recorder.num_hashed == 2
 
 
 def test_other_weights_are_hashed_at_their_first_read_in_sampled_mode():
@@ -59,7 +59,7 @@ def test_other_weights_are_hashed_at_their_first_read_in_sampled_mode():
     bench.weight.mul_(0.5)
     bench.read(3)
 
-    assert bench.seen.digests == {good: 3, digest_of(bench.weight * 2): 1}
+    assert bench.seen.digests == {good: 2, digest_of(bench.weight * 2): 1}
 
 
 def test_one_changed_element_is_seen_within_n_reads():

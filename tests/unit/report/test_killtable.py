@@ -40,7 +40,9 @@ LINE = {
 
 
 def build_manifest(*lines, sentence="1 of 1 defects caught.", exit_code=0):
-    outcome = replace(conclude_sample(build_sample().results), exit_code=exit_code, sentence=sentence)
+    outcome = replace(
+        conclude_sample(build_sample().results), exit_code=exit_code, sentence=sentence
+    )
     return {"kill_table": {"lines": list(lines), "outcome": encode(outcome)}}
 
 
@@ -65,13 +67,29 @@ def test_the_sentence_is_the_tables_and_not_of_the_cases():
 
 
 def test_a_missed_defect_is_shown_beside_who_was_silent():
-    (section,) = view_kill_table(build_manifest(LINE)).sections
+    view = view_kill_table(build_manifest(LINE))
+    (section,) = view.sections
     (line,) = section.lines
     (row,) = line.rows
 
-    assert (line.word, line.seen_in) == ("killed", "vllm#1")
-    assert (row.where, row.objected, row.silent) == ("v2 prefetch copy_late", "ordering", "tokens")
+    assert (line.word, line.seen_in) == ("caught", "vllm#1")
+    assert row.where == "v2 prefetch copy_late"
+    assert dict(zip(view.judges, row.marks, strict=True)) == {
+        "ordering": ("●", "objects", "it races"),
+        "tokens": ("·", "silent", "says PASS"),
+    }
     assert (row.plain, row.is_missed) == ("passes", True)
+
+
+def test_runners_that_were_told_the_same_share_a_row():
+    line = {**LINE, "rows": [ROW, {**ROW, "runner": "v1"}, {**ROW, "runner": "v3", "objected": {}}]}
+
+    (section,) = view_kill_table(build_manifest(line)).sections
+
+    assert [row.where for row in section.lines[0].rows] == [
+        "v2 v1 prefetch copy_late",
+        "v3 prefetch copy_late",
+    ]
 
 
 @pytest.mark.parametrize(

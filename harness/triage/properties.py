@@ -1,0 +1,201 @@
+"""Offload must hold for every model, setting, workload and schedule: generated, run, judged.
+
+Hypothesis draws the examples and shrinks the first that fails; it is a development dependency and
+is imported only when examples are drawn.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.core import Run, RunKey, UsageError, Verdict, fold
+from harness.faults import FAULTS
+from harness.judge import judge_case
+from harness.pipeline import Session
+
+from .examples import MODES, Example, expected_verdict, make_examples, to_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What one example showed."""
+
+    example: Example
+    expected: Verdict
+    """PASS, or VACUOUS where nothing can be offloaded as asked."""
+    verdict: Verdict
+    words: Mapping[str, str]
+    """Judge -> `VERDICT: summary`."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the verdict is the expected one."""
+        return self.verdict is self.expected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PropertyReport:
+    """All of them."""
+
+    seed: int
+    num_examples: int
+    """Examples that were run while generating; each is a setting, a workload and a schedule."""
+    counts: Mapping[str, int]
+    """Verdict, mode, schedule, architecture, dtype and runner -> examples."""
+    failure: Trial | None
+    """The smallest example that does not hold; None when all do."""
+    num_shrinks: int
+    """Further examples run to make it small."""
+    elapsed_s: float
+
+
+class PropertyBrokenError(AssertionError):
+    """Tells hypothesis that an example does not hold."""
+
+
+class Prover:
+    """Runs examples through a session's launcher, both sides at once; each example once.
+
+    Args:
+        session: an open session; nothing is recorded in it.
+        cache_dir: folder for checkpoints.
+    """
+
+    def __init__(self, session: Session, cache_dir: Path) -> None:
+        self.session = session
+        self.cache_dir = cache_dir
+        self.trials: dict[str, Trial] = {}
+
+    def try_example(self, example: Example) -> Trial:
+        """What the judges say of one example; the runs' folders are removed afterwards."""
+        text = to_text(example)
+        if text not in self.trials:
+            self.trials[text] = self._run(example)
+        return self.trials[text]
+
+    def _run(self, example: Example) -> Trial:
+        planned = example.plan(self.cache_dir)
+        keys = {key.key: key for key in (planned.baseline_key, planned.target_key)}
+        with ThreadPoolExecutor(len(keys)) as pool:
+            runs = dict(zip(keys, pool.map(self._launch, keys.values()), strict=True))
+        baseline, target = runs[planned.baseline_key.key], runs[planned.target_key.key]
+        findings = judge_case(planned.case, baseline, target)
+        return Trial(
+            example=example,
+            expected=expected_verdict(planned.case),
+            verdict=fold(findings),
+            words={f.judge: f"{f.verdict.value}: {f.summary}" for f in findings},
+        )
+
+    def _launch(self, key: RunKey) -> Run:
+        run = self.session.launcher.launch(key)
+        shutil.rmtree(self.session.recorder.runs_dir / key.key)
+        return run
+
+
+def prove_properties(
+    prover: Prover,
+    *,
+    num_examples: int,
+    seed: int = 0,
+    fault: str | None = None,
+    watch: Callable[[int], None] | None = None,
+) -> PropertyReport:
+    """Generate examples until one does not hold, and shrink that one.
+
+    Args:
+        prover: runs them.
+        num_examples: how many, unless one fails before.
+        seed: of the generator; the same seed and hypothesis version give the same examples.
+        fault: planted in every target it applies to.
+        watch: told the number of examples after each.
+
+    Raises:
+        UsageError: hypothesis is not installed, or the fault is unknown or cannot run.
+    """
+    try:
+        from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+        from hypothesis import seed as seeded
+        from hypothesis.configuration import set_hypothesis_home_dir
+    except ImportError:
+        raise UsageError("hypothesis is not installed: install offload-harness[dev]") from None
+    modes, faults = _where(fault)
+    started_at = time.monotonic()
+    seen: list[Trial] = []
+
+    @seeded(seed)
+    @settings(
+        max_examples=num_examples,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        verbosity=Verbosity.quiet,
+        report_multiple_bugs=False,
+    )
+    @given(example=make_examples(modes, faults))
+    def holds(example: Example) -> None:
+        trial = prover.try_example(_applicable(example))
+        seen.append(trial)
+        if watch is not None:
+            watch(len(seen))
+        if not trial.holds:
+            raise PropertyBrokenError(to_text(example))
+
+    set_hypothesis_home_dir(prover.cache_dir / "hypothesis")
+    try:
+        holds()
+    except PropertyBrokenError:
+        pass  # the last one tried is the smallest: hypothesis runs it again at the end
+    finally:
+        set_hypothesis_home_dir(None)
+    first = next((i for i, trial in enumerate(seen) if not trial.holds), len(seen) - 1)
+    generated = seen[: first + 1]
+    return PropertyReport(
+        seed=seed,
+        num_examples=len(generated),
+        counts=_count(generated),
+        failure=None if seen[-1].holds else seen[-1],
+        num_shrinks=len(seen) - len(generated),
+        elapsed_s=round(time.monotonic() - started_at, 2),
+    )
+
+
+def _where(fault: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Modes to generate and faults to plant."""
+    if fault is None:
+        return MODES, ()
+    found = FAULTS.get(fault)
+    modes = tuple(mode for mode in MODES if mode in found.modes)
+    if found.needs or not modes:
+        reason = f"the engine has no {found.needs} yet" if found.needs else "it needs no offload"
+        raise UsageError(f"fault {fault!r} cannot be planted here: {reason}")
+    return modes, (fault,)
+
+
+def _applicable(example: Example) -> Example:
+    """The example without the faults that change nothing under its setting."""
+    kept = tuple(f for f in example.faults if not FAULTS.get(f).why_not(example.setting))
+    return replace(example, faults=kept)
+
+
+def _count(trials: list[Trial]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for trial in trials:
+        example = trial.example
+        mode = example.offload.resolved_backend
+        if mode == "uva" and not example.offload.uva:
+            mode_name = "uva-copy"
+        else:
+            mode_name = mode
+        counts.update(
+            (trial.verdict.value, mode_name, example.schedule, example.architecture,
+             example.dtype, example.runner)
+        )  # fmt: skip
+    return dict(sorted(counts.items()))
