@@ -10,21 +10,39 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from harness.cells import plan_matrix
-from harness.core import LaunchError, Plan, PlannedCase, RunStatus, UsageError
+from harness.core import (
+    LaunchError,
+    OffloadConfig,
+    Plan,
+    PlannedCase,
+    RunKey,
+    RunStatus,
+    Setting,
+    UsageError,
+)
 from harness.core.codec import encode
 from harness.pipeline import Options, Session
-from harness.settings import load_matrix, load_model
+from harness.settings import load_matrix, load_model, load_workload
 
 from .console import JsonOption, MatrixOption, err, out, print_json
 
-PARTS = ("engine", "matrix")
+PARTS = ("engine", "matrix", "instruments")
+INSTRUMENTS: dict[str, tuple[str, ...]] = {
+    "ordering": ("ordering",),
+    "integrity, sampled": ("integrity",),
+    "ordering and integrity (default)": ("ordering", "integrity"),
+    "integrity, every read": ("integrity-full",),
+    "poison": ("poison",),
+    "ordering, every read, poison": ("ordering", "integrity-full", "poison"),
+}
+"""What is switched on against the same run with everything off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +61,7 @@ class Ratio:
 def bench(
     model: Annotated[str, typer.Option(help="Model of the engine part.")] = "tiny-llama",
     matrix: MatrixOption = None,
-    only: Annotated[str, typer.Option(help="engine or matrix; default both.")] = "",
+    only: Annotated[str, typer.Option(help="engine, matrix or instruments; default all.")] = "",
     batch: Annotated[int, typer.Option(min=1, help="Prompts at once.")] = 8,
     tokens: Annotated[int, typer.Option(min=1, help="New tokens a prompt.")] = 64,
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds.")] = 5,
@@ -55,9 +73,11 @@ def bench(
     if only and only not in PARTS:
         raise UsageError(f"--only {only!r} is not known; known: {', '.join(PARTS)}")
     ratios: list[Ratio] = []
-    if only != "matrix":
+    if only in ("", "engine"):
         ratios += bench_engine(model, batch=batch, tokens=tokens, rounds=rounds, threads=threads)
-    if only != "engine":
+    if only in ("", "instruments"):
+        ratios += bench_instruments(model, rounds=rounds)
+    if only in ("", "matrix"):
         ratios += bench_matrix(matrix, sample=naive)
     if json_:
         print_json({"ratios": encode(ratios), "cores": len(os.sched_getaffinity(0))})
@@ -65,7 +85,7 @@ def bench(
     for r in ratios:
         spread = f"  ({r.low:.2f} .. {r.high:.2f})" if r.low is not None else ""
         figure = f"{r.ratio:.2f}{spread}" if r.ratio is not None else ""
-        out.print(f"{r.name:<36} {figure:<24} {r.detail}", markup=False)
+        out.print(f"{r.name:<38} {figure:<24} {r.detail}", markup=False)
     return 0
 
 
@@ -109,6 +129,41 @@ def _rate_ratio(runner: str, rates: Mapping[str, Sequence[float]]) -> Ratio:
         low=min(pairs),
         high=max(pairs),
         detail=f"{ours:,.0f} and {theirs:,.0f} greedy tokens/s",
+    )
+
+
+def bench_instruments(model: str, *, rounds: int) -> list[Ratio]:
+    """What each recorder costs: generating with it over generating without, launches in turn.
+
+    Raises:
+        LaunchError: a launch did not end well.
+    """
+    offload = OffloadConfig(offload_group_size=1, offload_prefetch_step=3)
+    setting = Setting(runner="v2", offload=offload)
+    workload = load_workload("default", load_model(model))
+    arms = {"off": (), **INSTRUMENTS}
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    err.print(f"instruments: {setting.setting_id}, {rounds} rounds", style="dim")
+    with tempfile.TemporaryDirectory() as folder, Session(Path(folder)) as session:
+        for repeat in range(rounds):
+            for name, chosen in arms.items():
+                chosen_setting = replace(setting, instruments=chosen)
+                key = RunKey(setting=chosen_setting, workload=workload, repeat=repeat)
+                run = session.run(key)
+                if run.status is not RunStatus.OK:
+                    raise LaunchError(f"{name}: ended as {run.status.value}: {run.error}")
+                seconds[name].append(run.timings["generate"])
+    return [_cost(name, seconds[name], seconds["off"]) for name in INSTRUMENTS]
+
+
+def _cost(name: str, on: Sequence[float], off: Sequence[float]) -> Ratio:
+    pairs = [a / b for a, b in zip(on, off, strict=True)]
+    return Ratio(
+        name=f"{name} / off",
+        ratio=statistics.median(pairs),
+        low=min(pairs),
+        high=max(pairs),
+        detail=f"{statistics.median(on):.3f} and {statistics.median(off):.3f} s of generating",
     )
 
 

@@ -13,7 +13,7 @@ from typer.exceptions import TyperException
 
 from harness.core import ExitCode, HarnessError
 
-from . import bench, compare, doctor, faults, listing, report, run, show
+from . import bench, compare, doctor, faults, listing, properties, report, run, show
 from .console import INTERRUPTED, err
 
 WRONG_PATHS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError,
@@ -34,6 +34,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("faults")(faults.faults)
+app.command("properties")(properties.properties)
 app.command("report")(report.report)
 app.command("list")(listing.list_cells)
 app.command("show")(show.show)

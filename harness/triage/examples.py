@@ -195,7 +195,7 @@ def make_examples(
     """
     from hypothesis import strategies as st
 
-    kept = [mode for mode in MODES if mode in modes]
+    kept = [mode for mode in (*MODES, "prefetch") if mode in modes]  # the most ways to go wrong
 
     @st.composite
     def draw_example(draw: Draw[Any]) -> Example:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from harness.core import Run, RunKey, UsageError, Verdict, fold
 from harness.faults import FAULTS
+from harness.faults.base import mode_of
 from harness.judge import judge_case
 from harness.pipeline import Session
 
@@ -189,13 +190,9 @@ def _count(trials: list[Trial]) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for trial in trials:
         example = trial.example
-        mode = example.offload.resolved_backend
-        if mode == "uva" and not example.offload.uva:
-            mode_name = "uva-copy"
-        else:
-            mode_name = mode
+        mode = mode_of(example.offload)
         counts.update(
-            (trial.verdict.value, mode_name, example.schedule, example.architecture,
+            (trial.verdict.value, mode, example.schedule, example.architecture,
              example.dtype, example.runner)
         )  # fmt: skip
     return dict(sorted(counts.items()))

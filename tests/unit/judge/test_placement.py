@@ -195,6 +195,26 @@ def test_slots_must_be_read_from_the_offloader_or_found_by_address(by_address, v
     assert judge_placement(case, baseline_run(case), target).verdict is verdict
 
 
+@pytest.mark.parametrize(("num_bytes", "verdict"), [(0, Verdict.VACUOUS), (8, Verdict.FAIL)])
+def test_slots_of_a_pool_that_must_be_empty_do_not_matter_but_its_bytes_do(num_bytes, verdict):
+    nothing = {"offloaded_params": (), "offloaded_layers": (), "offloaded_bytes": 0,
+               "pool_bytes": 0, "slot_capacity": 0, "slots": {}, "refill_after": {}}  # fmt: skip
+    case = build_case(PREFETCH, expected=nothing)
+    target = target_run(case, buffer_pool=BufferPoolInfo(slot_capacity=1, num_bytes=num_bytes))
+    assert judge_placement(case, baseline_run(case), target).verdict is verdict
+
+
+def test_refill_does_not_matter_where_every_module_has_a_slot_of_its_own():
+    wide = {"pool_bytes": 4000, "slot_capacity": 2, "slots": {1: 0, 3: 1},
+            "refill_after": {1: 1, 3: 3}}  # fmt: skip
+    case = build_case(PREFETCH, expected=wide)
+    pool = BufferPoolInfo(
+        slot_capacity=2, num_bytes=4000, slots={1: 0, 3: 1}, refill_after={1: 3, 3: 1}
+    )
+    target = target_run(case, buffer_pool=pool)
+    assert judge_placement(case, baseline_run(case), target).verdict is Verdict.PASS
+
+
 def test_layers_hold_bytes_by_space_for_the_picture():
     case = build_case(PREFETCH)
     finding = judge_placement(case, baseline_run(case), target_run(case))

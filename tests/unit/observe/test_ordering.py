@@ -324,3 +324,11 @@ def test_an_engine_without_recorders_has_none_to_read(live_engine):
     view = view_of(worker_of(live_engine(runner="v2")))
 
     assert list(view.observers) == []
+
+
+def test_a_write_is_not_held_against_readers_before_an_earlier_write(bench):
+    for action in (bench.write, bench.read, bench.write, bench.write):
+        action(bench.main)
+
+    assert bench.races == []
+    assert bench.recorder.num_checked == 1 + 2 + 1
