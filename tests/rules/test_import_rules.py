@@ -9,12 +9,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "harness"
 STAGES = ("settings", "plan", "launch", "judge", "record", "report")
 TORCH_FOLDERS = ("engines", "refengine", "observe", "faults")
-CHILD_ONLY = ("launch/worker.py", "launch/warm_parent.py")
+CHILD_ONLY = ("launch/worker.py",)
 
 ALLOWED = {
     "core": set(),
     **{stage: {"core"} for stage in STAGES},
-    "engines": {"core", "refengine", "observe", "faults"},
+    "engines": {"core", "refengine"},
     "observe": {"core", "engines.base"},
     "faults": {"core", "engines.base"},
     "refengine": set(),
