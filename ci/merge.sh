@@ -3,6 +3,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 harness=${HARNESS:-.venv/bin/harness}
-"$harness" report --merge "$1"
+code=0
+"$harness" report --merge "$1" || code=$?
 "$harness" report "$1/merged" --format junit
 "$harness" report "$1/merged" --format markdown -o "${GITHUB_STEP_SUMMARY:-$1/merged/summary.md}"
+exit "$code"

@@ -1,5 +1,17 @@
-"""`python -m harness`."""
+"""`python -m harness`, and the `harness` script: an interrupt while loading is one line too."""
 
-from harness.cli.main import main
+import sys
 
-main()
+
+def main() -> None:
+    """Load the command line and run it."""
+    try:
+        from harness.cli.main import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("harness: interrupted\n")
+        sys.exit(130)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,7 @@ not pass raises a subclass of AssertionError that carries the whole result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,7 +18,9 @@ from harness.core import (
     ComparisonFailed,
     ComparisonUnsupported,
     ComparisonVacuous,
+    OffloadConfig,
     Plan,
+    PlannedCase,
     Setting,
     SettingError,
     Tier,
@@ -26,10 +28,12 @@ from harness.core import (
     Verdict,
     Workload,
 )
+from harness.outputs import check_logprobs_close, check_outputs_equal
 from harness.pipeline import Options, Session
-from harness.plan import build_pair, build_plan
+from harness.plan import build_pair, expect
+from harness.plan.build import CONTROL_FAULT
 from harness.settings import load_model, load_workload, parse_engine_args
-from harness.triage.attribution import attribute
+from harness.triage.attribution import attribute_results
 
 if TYPE_CHECKING:
     from harness.record import Session as RecordedSession
@@ -60,7 +64,7 @@ def compare_two_settings(
     workload: str = "default",
     dtype: str | None = None,
     controls: bool = True,
-    reports_dir: str | Path = "reports",
+    reports_dir: str | Path | None = None,
     session: Session | None = None,
 ) -> CaseResult:
     """Run a model under two settings and prove the second right against the first.
@@ -119,7 +123,7 @@ def compare_all_settings(
     workload: str = "default",
     dtype: str | None = None,
     controls: bool = True,
-    reports_dir: str | Path = "reports",
+    reports_dir: str | Path | None = None,
     session: Session | None = None,
 ) -> list[CaseResult]:
     """Compare every setting after the first with the first; index 0 is the reference.
@@ -148,29 +152,58 @@ def compare_all_settings(
     work = load_workload(workload, load_model(model, dtype=dtype))
     plan = plan_comparison(settings, work, tier=METHODS[method], controls=controls)
     if session is not None:
-        return _check(session, plan)
+        given = {"max_wait_seconds": max_wait_seconds, "reports_dir": reports_dir}
+        if ignored := [f"{name}={value!r}" for name, value in given.items() if value is not None]:
+            raise UsageError(
+                f"{' and '.join(ignored)} given together with session=: the session decides "
+                "both; leave it out, or give Session(reports_dir, options=Options(deadline_s=...))"
+            )
+        return _check(*_compare(session, plan))
     if max_wait_seconds is not None and max_wait_seconds <= 0:
         raise UsageError(f"max_wait_seconds={max_wait_seconds!r} must be > 0 (seconds)")
     options = Options(deadline_s=max_wait_seconds or Options().deadline_s)
-    with Session(Path(reports_dir), manifest={"door": "api"}, options=options) as own:
-        try:
-            return _check(own, plan)
-        finally:
-            own.finish()
+    with Session(Path(reports_dir or "reports"), manifest={"door": "api"}, options=options) as own:
+        judged = _compare(own, plan)
+        own.finish(controls=controls)
+    return _check(*judged)
 
 
 def plan_comparison(
     settings: Sequence[Setting], workload: Workload, *, tier: Tier, controls: bool
 ) -> Plan:
     """Pair every later setting with the first, the null case and a planted fault before them."""
-    baseline = settings[0]
-    pairs = [replace(build_pair(baseline, target, workload, tier=tier)) for target in settings[1:]]
-    extra = []
+    baseline, *targets = settings
+    pairs = [build_pair(baseline, target, workload, tier=tier) for target in targets]
     if controls:
-        offloading = [s for s in settings if not s.offload.is_none][:1]
-        whole = build_plan(offloading or [baseline], [workload], controls=True)
-        extra = [p for p in whole.cases if p.case.role in ("null", "control")]
-    return Plan(cases=(*extra, *pairs))
+        pairs = [*plan_controls(baseline, targets, workload), *pairs]
+    return Plan(cases=tuple(pairs))
+
+
+def plan_controls(
+    baseline: Setting, targets: Sequence[Setting], workload: Workload
+) -> tuple[PlannedCase, PlannedCase]:
+    """The two cases that guard a comparison: the null case, and one that must FAIL.
+
+    The fault is planted in the first target that offloads anything, else in the baseline, which
+    is made to offload where it does not: every invocation must show that it can fail.
+
+    Returns:
+        The null case of `baseline`, and the control against it.
+
+    Raises:
+        SettingError: the model has no placement arithmetic.
+    """
+    sides = [*targets, baseline]
+    offloading = [s for s in sides if expect(s, workload.model).offloaded_bytes]
+    if not offloading:
+        switches = baseline.offload.pin_memory, baseline.offload.uva
+        asked = OffloadConfig(cpu_offload_gb=1, pin_memory=switches[0], uva=switches[1])
+        offloading = [replace(baseline, offload=asked)]
+    damaged = replace(offloading[0], faults=(CONTROL_FAULT,))
+    return (
+        build_pair(baseline, baseline, workload, role="null"),
+        build_pair(baseline, damaged, workload, role="control"),
+    )
 
 
 def assert_result(result: CaseResult, note: str | None = None) -> CaseResult:
@@ -182,84 +215,49 @@ def assert_result(result: CaseResult, note: str | None = None) -> CaseResult:
     raise ERRORS[result.verdict](f"{text} {note}" if note else text, result)
 
 
-def _check(session: Session, plan: Plan) -> list[CaseResult]:
-    """Run a plan inside a session; raise for the first case, or control, that is not right."""
-    results = [session.compare(planned) for planned in plan.cases]
+def assert_guard(control: CaseResult) -> None:
+    """Raise where a null case or a control is not as it must be, whatever its verdict.
+
+    Raises:
+        ComparisonErrored: nothing that this session compared is proven.
+    """
+    if not control.behaved:
+        lead = control.lead
+        missed = " and ".join(control.not_failed)
+        wanted = "PASS" if control.case.role == "null" else f"FAIL{missed and f' by {missed}'}"
+        raise ComparisonErrored(
+            f"ERROR: the {control.case.role} case gave {control.verdict.value}, not {wanted}"
+            f" ({lead.summary if lead else 'no finding'}): this session proves nothing",
+            control,
+        )
+
+
+def attribute_failures(results: Sequence[CaseResult], session: Session) -> dict[str, str]:
+    """Run the missing controls of every FAIL in several axes; one sentence each, by case id."""
+    notes = attribute_results(results, pair=build_pair, look=session.look)
+    if notes:
+        session.recorder.update_manifest(attributed=notes)
+    return notes
+
+
+def _compare(session: Session, plan: Plan) -> tuple[list[CaseResult], dict[str, str]]:
+    """Run a plan inside a session; what a FAIL is attributed to, by case id."""
+    results = [
+        session.compare_once(p) if p.case.role in ("null", "control") else session.compare(p)
+        for p in plan.cases
+    ]
+    return results, attribute_failures(results, session)
+
+
+def _check(results: Sequence[CaseResult], notes: Mapping[str, str]) -> list[CaseResult]:
+    """The cases; raise for the first one, or control, that is not right."""
     cases = [r for r in results if r.counts]
     for result in cases:
-        case, note = result.case, None
-        if result.verdict is Verdict.FAIL:
-            note = attribute(
-                case.baseline, case.target, case.workload, pair=build_pair, look=session.look
-            )
+        note = notes.get(result.case.case_id)
         assert_result(result, note and f"Attributed: {note}")
-    for control in results:
-        if not control.behaved:
-            lead = control.lead
-            raise ComparisonErrored(
-                f"ERROR: the {control.case.role} case gave {control.verdict.value}"
-                f" ({lead.summary if lead else 'no finding'}): this session proves nothing",
-                control,
-            )
+    for result in results:
+        assert_guard(result)
     return cases
-
-
-def check_outputs_equal(
-    *,
-    outputs_0_lst: Iterable[tuple[Sequence[int], str]],
-    outputs_1_lst: Iterable[tuple[Sequence[int], str]],
-    name_0: str,
-    name_1: str,
-) -> None:
-    """Assert that two lists of (token ids, text) are equal, prompt by prompt.
-
-    Raises:
-        ComparisonFailed: naming the prompt, the position and both tokens.
-        ComparisonVacuous: there was nothing to compare.
-    """
-    pairs = list(zip(outputs_0_lst, outputs_1_lst, strict=True))
-    if not pairs:
-        raise ComparisonVacuous("VACUOUS: no output was given: nothing was compared")
-    for index, ((ids_0, text_0), (ids_1, text_1)) in enumerate(pairs):
-        if list(ids_0) != list(ids_1):
-            common = min(len(ids_0), len(ids_1))
-            at = next((i for i in range(common) if ids_0[i] != ids_1[i]), common)
-            raise ComparisonFailed(
-                f"FAIL: prompt {index} differs at token {at}: {name_0} gave "
-                f"{list(ids_0[at : at + 1])} in {text_0!r:.80}, {name_1} gave "
-                f"{list(ids_1[at : at + 1])} in {text_1!r:.80}"
-            )
-
-
-Candidates = Sequence[Mapping[int, float]]
-
-
-def check_logprobs_close(
-    *,
-    outputs_0_lst: Iterable[tuple[Sequence[int], str, Candidates]],
-    outputs_1_lst: Iterable[tuple[Sequence[int], str, Candidates]],
-    name_0: str,
-    name_1: str,
-) -> None:
-    """Assert that at the first difference each side's token is among the other's candidates.
-
-    Raises:
-        ComparisonFailed: naming the prompt, the position and both tokens.
-        ComparisonVacuous: there was nothing to compare.
-    """
-    pairs = list(zip(outputs_0_lst, outputs_1_lst, strict=True))
-    if not pairs:
-        raise ComparisonVacuous("VACUOUS: no output was given: nothing was compared")
-    for index, ((ids_0, _, top_0), (ids_1, _, top_1)) in enumerate(pairs):
-        for at, (token_0, token_1) in enumerate(zip(ids_0, ids_1, strict=False)):
-            if token_0 == token_1:
-                continue
-            if token_0 not in top_1[at] or token_1 not in top_0[at]:
-                raise ComparisonFailed(
-                    f"FAIL: prompt {index} differs at token {at} beyond a near-tie: "
-                    f"{name_0} gave {token_0}, {name_1} gave {token_1}"
-                )
-            break
 
 
 def load_run(path: str | Path = "reports") -> RecordedSession:
@@ -278,6 +276,8 @@ def load_run(path: str | Path = "reports") -> RecordedSession:
 
 __all__ = [
     "SettingError",
+    "assert_guard",
+    "attribute_failures",
     "assert_result",
     "check_logprobs_close",
     "check_outputs_equal",
@@ -285,4 +285,5 @@ __all__ = [
     "compare_two_settings",
     "load_run",
     "plan_comparison",
+    "plan_controls",
 ]

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ from types import TracebackType
 from harness.core import (
     Case,
     CaseResult,
-    ExitCode,
+    ComparisonError,
     Finding,
     Outcome,
     Plan,
@@ -27,38 +27,16 @@ from harness.core import (
     Run,
     RunKey,
     RunStatus,
+    Verdict,
     fold,
 )
 from harness.core.codec import Json
 from harness.judge import conclude, judge_case
 from harness.launch import Launcher
+from harness.progress import Progress, Watcher
 from harness.record import Recorder, new_session_id
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """What just happened in a session, for whoever watches."""
-
-    kind: str
-    """`run_started`, `run_finished` or `case_finished`."""
-    key: RunKey | None = None
-    run: Run | None = None
-    result: CaseResult | None = None
-    elapsed_s: float = 0.0
-    num_runs_done: int = 0
-    num_runs: int = 0
-    num_cases_done: int = 0
-    num_cases: int = 0
-
-    @property
-    def expected_s(self) -> float | None:
-        """Expected total wall time, from the pace so far; None where it cannot be told."""
-        if not self.num_runs_done or not self.num_runs:
-            return None
-        return self.elapsed_s * self.num_runs / self.num_runs_done
-
-
-Watcher = Callable[[Progress], None]
+__all__ = ["Options", "Progress", "Session", "Watcher", "rerun_command"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +92,7 @@ class Session:
         self._started = time.monotonic()
         self._totals = (0, 0)
         self._is_cut_short = False
+        self._is_finished = False
 
     def __enter__(self) -> Session:
         self.launcher.__enter__()
@@ -126,6 +105,9 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self.launcher.__exit__(kind, error, trace)
+        if error is not None and not self._is_finished:
+            self._is_cut_short |= not isinstance(error, ComparisonError)
+            self.finish()
 
     @property
     def folder(self) -> Path:
@@ -149,9 +131,19 @@ class Session:
 
     def compare(self, planned: PlannedCase) -> CaseResult:
         """Run both sides of one case, judge it and record it."""
-        return self._conclude_case(
-            planned, self.run(planned.baseline_key), self.run(planned.target_key)
-        )
+        with self._lock:
+            self._totals = (self._totals[0], self._totals[1] + 1)
+        try:
+            baseline, target = self.run(planned.baseline_key), self.run(planned.target_key)
+            return self._conclude_case(planned, baseline, target)
+        except BaseException:
+            self._is_cut_short = True
+            raise
+
+    def compare_once(self, planned: PlannedCase) -> CaseResult:
+        """`compare`, unless this session already has this very case: then that result."""
+        found = next((r for r in self.results if r.case == planned.case), None)
+        return found or self.compare(planned)
 
     def look(self, planned: PlannedCase) -> tuple[Finding, ...]:
         """Run both sides of one comparison and judge it, without recording a case."""
@@ -159,7 +151,7 @@ class Session:
             planned.case, self.run(planned.baseline_key), self.run(planned.target_key)
         )
 
-    def run_plan(self, plan: Plan) -> Outcome:
+    def run_plan(self, plan: Plan, *, controls: bool = True) -> Outcome:
         """Run a whole plan, `jobs` launches at once; cases are judged as their runs arrive.
 
         Judging has a thread of its own, so that Ctrl-C, which Python raises in the main thread
@@ -171,7 +163,8 @@ class Session:
         """
         self._totals = (len(plan.runs), len(plan.cases) + len(plan.unsupported))
         for skipped in plan.unsupported:
-            self._record_skipped(skipped.case, skipped.reason)
+            reason = Finding(judge="plan", verdict=Verdict.UNSUPPORTED, summary=skipped.reason)
+            self._save(skipped.case, [reason])
         waiting = list(plan.cases)
         launching = ThreadPoolExecutor(self.options.num_jobs, thread_name_prefix="launch")
         judging = ThreadPoolExecutor(1, thread_name_prefix="judge")
@@ -182,6 +175,7 @@ class Session:
                 for future in done:
                     future.result()
                 waiting = judging.submit(self._judge_ready, waiting).result()
+            self._is_cut_short |= bool(waiting)
         except BaseException:
             self._is_cut_short = True
             self.launcher.interrupt()
@@ -189,21 +183,27 @@ class Session:
         finally:
             launching.shutdown(wait=True, cancel_futures=True)
             judging.shutdown(wait=True)
-        return self.finish()
+        return self.finish(controls=controls)
 
-    def finish(self) -> Outcome:
+    def mark_cut_short(self) -> None:
+        """Say that not all that was asked of this session was done."""
+        self._is_cut_short = True
+
+    def finish(self, *, controls: bool = True) -> Outcome:
         """Fold everything recorded so far into the session's outcome, and close the record.
 
-        An invocation that was cut short does not pass, whatever its cases say.
+        An invocation that was cut short does not pass, whatever its cases say; nor does one
+        without a null case and a planted fault, unless `controls` says that they are off.
         """
-        outcome = conclude(self.results)
+        outcome = conclude(self.results, controls=controls)
         if self._is_cut_short:
-            outcome = replace(
-                outcome,
-                exit_code=int(outcome.exit_code or ExitCode.ERROR),
-                sentence=f"Interrupted: {len(self.results)} of {self._totals[1]} cases were "
-                f"judged. So far: {outcome.sentence}",
-            )
+            done, asked = len(self.results), self._totals[1]
+            of = f"{done} of {asked}" if done < asked else f"{done}, and not all,"
+            outcome = outcome.incomplete(f"Interrupted: {of} cases were judged.")
+        if not self._is_finished:
+            planned = self._totals[1] or self.recorder.manifest.get("num_cases", 0)
+            self.recorder.update_manifest(num_cases=planned, is_cut_short=self._is_cut_short)
+        self._is_finished = True
         self.recorder.close(outcome)
         return outcome
 
@@ -220,47 +220,35 @@ class Session:
         for planned in waiting:
             baseline = self.runs.get(planned.baseline_key.key)
             target = self.runs.get(planned.target_key.key)
-            if baseline is None or target is None:
+            if (
+                baseline is None
+                or target is None
+                or RunStatus.INTERRUPTED in (baseline.status, target.status)
+            ):
                 left.append(planned)
-            elif RunStatus.INTERRUPTED not in (baseline.status, target.status):
+            else:
                 self._conclude_case(planned, baseline, target)
         return left
 
     def _conclude_case(self, planned: PlannedCase, baseline: Run, target: Run) -> CaseResult:
-        case = planned.case
-        findings = judge_case(case, baseline, target)
+        return self._save(
+            planned.case, judge_case(planned.case, baseline, target), baseline, target
+        )
+
+    def _save(self, case: Case, findings: Sequence[Finding], *runs: Run) -> CaseResult:
+        """Record a case; `runs` are its baseline and target, or none where it was not run."""
+        ids: list[str | None] = [*(run.run_id for run in runs), None, None]
         result = CaseResult(
             case=case,
             verdict=fold(findings),
-            findings=findings,
-            baseline_run_id=baseline.run_id,
-            target_run_id=target.run_id,
+            findings=tuple(findings),
+            baseline_run_id=ids[0],
+            target_run_id=ids[1],
             session_id=self.session_id,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            duration_s=round(sum(r.timings.get("total", 0.0) for r in (baseline, target)), 4),
+            duration_s=round(sum(run.timings.get("total", 0.0) for run in runs), 4),
             command=self._command_for(case),
         )
-        return self._save(result)
-
-    def _record_skipped(self, case: Case, reason: str) -> None:
-        from harness.core import Finding, Verdict
-
-        finding = Finding(judge="plan", verdict=Verdict.UNSUPPORTED, summary=reason)
-        self._save(
-            CaseResult(
-                case=case,
-                verdict=Verdict.UNSUPPORTED,
-                findings=(finding,),
-                baseline_run_id=None,
-                target_run_id=None,
-                session_id=self.session_id,
-                started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                duration_s=0.0,
-                command=self._command_for(case),
-            )
-        )
-
-    def _save(self, result: CaseResult) -> CaseResult:
         with self._lock:
             self.recorder.save_result(result)
             self.results.append(result)
@@ -275,18 +263,19 @@ class Session:
         run: Run | None = None,
         result: CaseResult | None = None,
     ) -> None:
-        progress = Progress(
-            kind=kind,
-            key=key,
-            run=run,
-            result=result,
-            elapsed_s=time.monotonic() - self._started,
-            num_runs_done=len(self.runs),
-            num_runs=self._totals[0],
-            num_cases_done=len(self.results),
-            num_cases=self._totals[1],
+        self._watch(
+            Progress(
+                kind=kind,
+                key=key,
+                run=run,
+                result=result,
+                elapsed_s=time.monotonic() - self._started,
+                num_runs_done=len(self.runs),
+                num_runs=self._totals[0],
+                num_cases_done=len(self.results),
+                num_cases=self._totals[1],
+            )
         )
-        self._watch(progress)
 
 
 def rerun_command(case: Case) -> str:

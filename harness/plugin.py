@@ -5,17 +5,18 @@ Collecting launches nothing and imports neither torch nor an engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 if TYPE_CHECKING:
-    from harness.core import CaseResult, Plan, PlannedCase
+    from harness.core import CaseResult, Outcome, Plan, PlannedCase
     from harness.pipeline import Session
 
 _STORE = pytest.StashKey[Path]()
+_CUT_SHORT = pytest.StashKey[bool]()
 _PLANS = pytest.StashKey[dict[str, Any]]()
 
 
@@ -112,6 +113,13 @@ def _marks(planned: PlannedCase) -> list[str]:
     return marks + ([backend] if backend != "none" else [])
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Remember, before the fixtures end, that the tests did not all have their turn."""
+    cut = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+    session.config.stash[_CUT_SHORT] = exitstatus in cut or bool(session.shouldfail)
+
+
 @pytest.fixture(scope="session")
 def harness_model(request: pytest.FixtureRequest) -> str:
     """The model's name: `--harness-model`, else tiny-llama."""
@@ -129,39 +137,79 @@ def harness_session(request: pytest.FixtureRequest) -> Iterator[Session]:
     store = request.config.stash[_STORE]
     with Session(store, manifest=manifest, options=options) as session:
         yield session
-        session.finish()
+        if request.config.stash.get(_CUT_SHORT, False):
+            session.mark_cut_short()
+        outcome = session.finish()
+    check_outcome(session.results, outcome)
 
 
 @pytest.fixture
 def check_case(harness_session: Session, record_property: Any) -> CheckCase:
-    """Run a planned case; PASS returns, UNSUPPORTED skips, every other verdict fails."""
+    """Run a planned case; PASS returns, UNSUPPORTED skips, every other verdict fails.
+
+    A PASS counts only where the null case of its baseline and the session's planted fault are as
+    they must be; both run before the first comparison that needs them.
+    """
 
     def check(planned: PlannedCase) -> CaseResult:
-        result = harness_session.compare(planned)
+        is_guard = planned.case.role in ("null", "control")
+        guards = [] if is_guard else run_guards(harness_session, planned)
+        run = harness_session.compare_once if is_guard else harness_session.compare
+        result = run(planned)
         for axis, value in planned.case.axes.items():
             record_property(axis, value)
         record_property("verdict", result.verdict.value)
-        return judge_outcome(result)
+        return judge_outcome(result, guards)
 
     return check
 
 
-def judge_outcome(result: CaseResult) -> CaseResult:
-    """Turn a result into pytest's terms: a control must misbehave as planned."""
-    from harness.api import assert_result
-    from harness.core import ComparisonErrored, ComparisonUnsupported
+def run_guards(session: Session, planned: PlannedCase) -> list[CaseResult]:
+    """The null case of a comparison's baseline, and the session's one planted fault."""
+    from dataclasses import replace
 
-    if result.case.role == "control":
-        if result.behaved:
-            return result
-        raise ComparisonErrored(
-            f"the planted fault gave {result.verdict.value}, not FAIL: this session proves nothing",
-            result,
-        )
+    from harness.api import plan_controls
+
+    case = planned.case
+    target = replace(case.target, faults=())
+    null, control = plan_controls(case.baseline, [target], case.workload)
+    planted = next((r for r in session.results if r.case.role == "control"), None)
+    return [session.compare_once(null), planted or session.compare_once(control)]
+
+
+def judge_outcome(result: CaseResult, guards: Sequence[CaseResult] = ()) -> CaseResult:
+    """Turn a result into pytest's terms: null case and control must be as planned.
+
+    Raises:
+        ComparisonError: the verdict's own; ComparisonErrored for a guard that is not right.
+    """
+    from harness.api import assert_guard, assert_result
+    from harness.core import ComparisonUnsupported
+
+    if not result.counts:
+        assert_guard(result)
+        return result
     try:
-        return assert_result(result)
+        assert_result(result)
     except ComparisonUnsupported as refused:
         pytest.skip(str(refused))
+    for guard in guards:
+        assert_guard(guard)
+    return result
+
+
+def check_outcome(results: Sequence[CaseResult], outcome: Outcome) -> None:
+    """Refuse to end well where something passed although a guard is not right.
+
+    Raises:
+        ComparisonErrored: with the session's sentence.
+    """
+    from harness.core import ComparisonErrored, Verdict
+
+    passed = any(r.counts and r.verdict is Verdict.PASS for r in results)
+    bad = next((r for r in results if not r.behaved), None)
+    if passed and bad is not None:
+        raise ComparisonErrored(f"ERROR: {outcome.sentence}", bad)
 
 
 @pytest.hookimpl(wrapper=True)

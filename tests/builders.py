@@ -25,6 +25,7 @@ from harness.core import (
     RequestOutput,
     Run,
     RunStatus,
+    SamplingParams,
     Setting,
     Verdict,
     Workload,
@@ -53,7 +54,12 @@ def build_model(**changes: Any) -> ModelSpec:
 
 
 def build_workload(**model_changes: Any) -> Workload:
-    return Workload(name="short", model=build_model(**model_changes), prompt_token_ids=PROMPTS)
+    return Workload(
+        name="short",
+        model=build_model(**model_changes),
+        prompt_token_ids=PROMPTS,
+        sampling_params=SamplingParams(max_tokens=len(ANSWERS[0])),
+    )
 
 
 def param_names(layers: Sequence[int]) -> tuple[str, ...]:
@@ -73,6 +79,7 @@ def build_expectation(setting: Setting, **changes: Any) -> Expectation:
         is_pinned=backend != "none" and setting.offload.pin_memory,
         is_uva=backend == "uva" and setting.offload.uva,
         ignored_requests=setting.offload.ignored_requests,
+        all_params=("embed", *param_names(range(NUM_LAYERS))),
     )
     if backend == "prefetch":
         expected = replace(
@@ -166,7 +173,7 @@ def build_probe(setting: Setting, expected: Expectation, **changes: Any) -> Prob
         runner=setting.runner,
         offloader_class=OFFLOADERS[expected.backend],
         reported_offloaded_bytes=expected.offloaded_bytes,
-        effective_config={"enforce_eager": setting.enforce_eager},
+        effective_config={"enforce_eager": setting.enforce_eager, "model": "toy"},
         params=build_params(expected),
         buffer_pool=pool,
         memory=build_memory(expected),

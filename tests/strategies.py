@@ -221,7 +221,6 @@ param_placements = st.builds(
     is_pinned=st.booleans(),
     is_uva=st.booleans(),
     slot_idx=st.none() | st.integers(0, 11),
-    checksum=st.none() | names,
 )
 buffer_pools = st.builds(
     BufferPoolInfo,

@@ -197,7 +197,9 @@ def _time_matrix(plan: Plan, folder: Path) -> tuple[float, float, int]:
     """Wall seconds of the whole plan, seconds inside engines, and launches at once."""
     started = time.perf_counter()
     with Session(folder, options=Options()) as session:
-        session.run_plan(plan)
+        outcome = session.run_plan(plan)
+    if not outcome.passed:
+        raise LaunchError(f"the matrix did not pass, its time means nothing: {outcome.sentence}")
     wall_s = time.perf_counter() - started
     inside_s = sum(
         sum(run.timings.get(part, 0.0) for part in ("load", "generate", "probe", "shutdown"))

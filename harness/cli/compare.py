@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from harness.api import plan_comparison
+from harness.api import attribute_failures, plan_comparison
 from harness.core import Tier, UsageError
 from harness.pipeline import Options, Session
 from harness.settings import load_model, load_workload, parse_engine_args
@@ -56,8 +56,9 @@ def compare(
     ):
         watch.start("two settings", plan, options.num_jobs)
         outcome, stopped = run_until_stopped(session, plan)
-    pages = write_pages(session, outcome, manifest)
-    finish(session.folder, outcome, session.results, pages, json_=json_)
+        notes = {} if stopped else attribute_failures(session.results, session)
+    pages = write_pages(session, outcome, {**manifest, "attributed": notes})
+    finish(session.folder, outcome, session.results, pages, json_=json_, attributed=notes)
     return INTERRUPTED if stopped else outcome.exit_code
 
 

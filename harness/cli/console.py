@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -18,8 +19,19 @@ from harness.core import Case, UsageError
 from harness.core.codec import encode
 from harness.settings import parse_selection
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+class PipeConsole(Console):
+    """A console whose reader may leave: the invocation goes on, and its exit code stays its own."""
+
+    def on_broken_pipe(self) -> None:
+        """Write the rest nowhere."""
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), (sys.stderr if self.stderr else sys.stdout).fileno()
+        )
+
+
+out = PipeConsole(highlight=False, soft_wrap=True)
+err = PipeConsole(stderr=True, highlight=False, soft_wrap=True)
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""

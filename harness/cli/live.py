@@ -42,9 +42,10 @@ class Watch:
         """Print the headline: what will run."""
         if self.quiet:
             return
-        models = sorted({p.case.workload.model.display_name for p in plan.cases})
-        cells = sum(p.case.role not in ("null", "control") for p in plan.cases)
-        controls = len(plan.cases) - cells
+        cases = [*(p.case for p in plan.cases), *(s.case for s in plan.unsupported)]
+        models = sorted({case.workload.model.display_name for case in cases})
+        controls = sum(case.role in ("null", "control") for case in cases)
+        cells = len(cases) - controls
         out.print(
             f"{title}: {', '.join(models)}; {count(cells, 'cell')} and "
             f"{count(controls, 'control')} "

@@ -7,14 +7,16 @@ import os
 import signal
 import sys
 from types import FrameType
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
+import harness
 from harness.core import ExitCode, HarnessError
 
 from . import bench, compare, doctor, faults, listing, properties, report, run, show
-from .console import INTERRUPTED, err
+from .console import INTERRUPTED, err, out
 
 WRONG_PATHS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError,
                PermissionError)  # fmt: skip
@@ -31,6 +33,24 @@ app = typer.Typer(
     epilog="Exit codes: 0 all pass and proven, 1 some FAIL, 2 usage, 3 some ERROR, "
     "4 some VACUOUS or nothing compared, 5 all UNSUPPORTED, 130 interrupted.",
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"harness {harness.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print it."),
+    ] = False,
+) -> None:
+    """Tells whether weight offload in an LLM inference engine is right, and stays right."""
+
+
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("faults")(faults.faults)

@@ -12,6 +12,7 @@ import typer
 
 from harness.core import ExitCode, UsageError, encode
 from harness.core.codec import Json
+from harness.faults import FAULTS
 from harness.pipeline import Options, Session
 from harness.triage.examples import Example, expected_verdict, from_text, to_text
 from harness.triage.properties import PropertyReport, Prover, Trial, prove_properties
@@ -56,7 +57,7 @@ def properties(
                 fault=fault,
                 watch=None if json_ else _tell,
             )
-            session.finish()
+            session.finish(controls=False)
     if json_:
         print_json(_to_json(report))
     else:
@@ -123,6 +124,8 @@ def _read(text: str) -> Example:
 def _replay(example: Example, reports: Path, fault: str | None, *, json_: bool) -> int:
     if fault is not None:
         raise UsageError("--fault stands in the example itself: put it into its `faults`")
+    for name in example.faults:
+        FAULTS.check(name)
     manifest: dict[str, Json] = {
         "door": "cli",
         "argv": ["harness", *sys.argv[1:]],
@@ -138,7 +141,7 @@ def _replay(example: Example, reports: Path, fault: str | None, *, json_: bool) 
         ) as session,
     ):
         result = session.compare(example.plan(Path(scratch)))
-        outcome = session.finish()
+        outcome = session.finish(controls=False)
     trial = Trial(
         example=example,
         expected=expected_verdict(result.case),

@@ -25,10 +25,10 @@ def report(
     ] = False,
     json_: JsonOption = False,
 ) -> int:
-    """Render a recorded session; judging and launching are not repeated."""
+    """Render a recorded session; with --merge, exit as the merged session does."""
     from harness.core import UsageError
     from harness.judge import conclude
-    from harness.record import load_session, merge_sessions
+    from harness.record import find_shortfall, load_session, merge_sessions
     from harness.report import render_html, render_junit, render_markdown
 
     renderers = {"html": render_html, "junit": render_junit, "markdown": render_markdown}
@@ -42,6 +42,10 @@ def report(
     else:
         session = load_session(run)
     outcome = session.outcome or conclude(session.results)
+    shortfall = find_shortfall(session)
+    is_told = session.manifest.get("is_cut_short") or session.manifest.get("gaps")
+    if shortfall and not (session.outcome and is_told):
+        outcome = outcome.incomplete(f"{shortfall[0].upper()}{shortfall[1:]}.")
     text = renderers[format_](session.results, session.runs, outcome, session.manifest)
     suffix = {"html": "report.html", "junit": "junit.xml", "markdown": "report.md"}[format_]
     path = output or session.folder / suffix
@@ -54,4 +58,4 @@ def report(
             out.print(f"note: {problem}", markup=False)
         out.print(outcome.sentence, markup=False)
         out.print(f"report  {path}", markup=False)
-    return 0
+    return outcome.exit_code if merge else 0

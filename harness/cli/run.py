@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -68,7 +69,10 @@ def run(
             "`harness list` shows the cells"
         )
     options = Options(jobs=jobs, cold=cold, deadline_s=deadline)
-    manifest = describe(plan, chosen.name, str(matrix) if matrix else None, options)
+    manifest = {
+        **describe(plan, chosen.name, str(matrix) if matrix else None, options),
+        "shard": shard,
+    }
     with (
         Watch(quiet=json_) as watch,
         Session(
@@ -96,7 +100,7 @@ def run_until_stopped(session: Session, plan: Plan) -> tuple[Outcome, bool]:
 
 def describe(plan: Plan, name: str, matrix: str | None, options: Options) -> dict[str, Json]:
     """The part of a manifest that the door knows."""
-    cases: list[Case] = [p.case for p in plan.cases]
+    cases: list[Case] = [*(p.case for p in plan.cases), *(s.case for s in plan.unsupported)]
     models = {c.workload.model.name: c.workload.model for c in cases}
     return {
         "door": "cli",
@@ -125,8 +129,9 @@ def finish(
     pages: dict[str, str],
     *,
     json_: bool,
+    attributed: Mapping[str, str] | None = None,
 ) -> None:
-    """Print what a session amounts to."""
+    """Print what a session amounts to, and by case id what a difference comes with."""
     from harness.report import summary
 
     if json_:
@@ -135,12 +140,15 @@ def finish(
                 "session": str(folder),
                 "outcome": encode(outcome),
                 "cases": [brief(r) for r in results],
+                **({"attributed": dict(attributed)} if attributed else {}),
                 **pages,
             }
         )
         return
     out.print()
     out.print(summary(outcome, results))
+    for note in (attributed or {}).values():
+        out.print(f"Attributed: {note}", markup=False)
     out.print()
     out.print(f"record  {folder}", markup=False)
     for kind, path in pages.items():
@@ -154,6 +162,7 @@ def brief(result: CaseResult) -> dict[str, Json]:
     """A case in a few keys."""
     return {
         "cell": result.case.anchor,
+        "model": result.case.workload.model.display_name,
         "role": result.case.role,
         "verdict": result.verdict.value,
         "axes": dict(result.case.axes),

@@ -52,6 +52,8 @@ class Expectation:
     """Requests the engine never looks at: each makes the case VACUOUS."""
     unmatched_selectors: tuple[str, ...] = ()
     """Selectors that match no parameter: each makes the case VACUOUS."""
+    all_params: tuple[str, ...] = ()
+    """Every parameter name the model must have, offloaded or not; empty when not computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,8 @@ class Case:
     expected_baseline: Expectation
     axes: Mapping[str, str] = field(default_factory=dict)
     """Axis name -> value, for filters and JUnit properties."""
+    must_fail: tuple[str, ...] = ()
+    """Judges that must say FAIL of a control, since its fault is theirs to catch."""
 
     @property
     def anchor(self) -> str:

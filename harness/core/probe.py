@@ -32,8 +32,6 @@ class ParamPlacement:
     """The parameter is a device-visible view of its host copy."""
     slot_idx: int | None = None
     """Slot of the buffer pool it computes from, found by address."""
-    checksum: str | None = None
-    """Hash of the bytes of record, when taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +95,8 @@ class OrderingTrace:
     """Copies among them."""
     num_checked: int
     """Pairs of accesses to the same bytes that were checked for an order."""
+    num_pool_checked: int = 0
+    """Those among them in the prefetch buffer pool."""
     races: tuple[Race, ...] = ()
     not_observed: tuple[str, ...] = ()
     """What this recorder could not see, by name."""
@@ -114,6 +114,8 @@ class WeightReads:
     """Digest seen at the moment of compute -> how often."""
     slots: Mapping[str, int] = field(default_factory=dict)
     """Wrong digest -> slot it was first read from."""
+    is_first_read: bool = False
+    """No checkpoint holds it: `expected` is only what its own first read saw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from .case import Case
@@ -93,9 +93,20 @@ class CaseResult:
 
     @property
     def behaved(self) -> bool:
-        """A null case must PASS and a control must FAIL; every other case behaves."""
+        """A null case must PASS; a control must FAIL by each judge of `case.must_fail`.
+
+        Every other case behaves.
+        """
         wanted = {"null": Verdict.PASS, "control": Verdict.FAIL}.get(self.case.role)
-        return wanted is None or self.verdict is wanted
+        if wanted is None or self.verdict is not wanted:
+            return wanted is None
+        return self.case.role != "control" or not self.not_failed
+
+    @property
+    def not_failed(self) -> tuple[str, ...]:
+        """Judges of `case.must_fail` that did not say FAIL."""
+        failed = {f.judge for f in self.findings if f.verdict is Verdict.FAIL}
+        return tuple(name for name in self.case.must_fail if name not in failed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +120,23 @@ class Outcome:
     exit_code: int
     sentence: str
     """One sentence: what is wrong, or what was proven."""
+    downgraded: bool = False
+    """A null run is not exact, so no EXACT verdict of the session holds as such."""
 
     @property
     def passed(self) -> bool:
         """True when the exit code is 0."""
         return self.exit_code == ExitCode.PASS
+
+    def incomplete(self, what: str) -> Outcome:
+        """The same outcome of something that is not whole: a FAIL stays, all else is an ERROR.
+
+        Args:
+            what: one sentence: how much is there, and what is missing.
+        """
+        is_fail = self.exit_code == ExitCode.FAIL
+        code = int(ExitCode.FAIL if is_fail else ExitCode.ERROR)
+        return replace(self, exit_code=code, sentence=f"{what} So far: {self.sentence}")
 
 
 def fold(findings: Iterable[Finding]) -> Verdict:

@@ -68,7 +68,8 @@ class HostInfo:
     cpu_count: int
     num_threads: int
     torch: str | None = None
-    device: str = "simulated"
+    device: str = "unknown"
+    """Kind of device, asked of the live worker; unknown when there was none to ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,8 @@ class Run:
     """Seconds: `spawn`, `import`, `load`, `generate`, `probe`, `total`."""
     warm: bool = False
     """Forked from a warm parent rather than started cold."""
+    planted_faults: tuple[str, ...] = ()
+    """Faults that really were planted; those of the setting that do not apply are not in it."""
     error: str | None = None
     """One line: why it is not ok."""
     log_tail: tuple[str, ...] = ()

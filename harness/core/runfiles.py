@@ -26,7 +26,8 @@ PROBE_FILE = "probe.json"
 def write_run(folder: Path, run: Run) -> None:
     """Write `run` into `folder`, made when missing; secrets are redacted by name.
 
-    run.json is written last: a folder without it holds no finished run.
+    run.json is written last: a folder without it holds no finished run. Nothing is synced: after
+    a power cut the run is launched again.
 
     Raises:
         OSError: the folder cannot be written.
@@ -34,16 +35,15 @@ def write_run(folder: Path, run: Run) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RUN_FILE).unlink(missing_ok=True)
     lines = [json.dumps(encode(output), separators=(",", ":")) + "\n" for output in run.outputs]
-    write_text_atomic(folder / OUTPUTS_FILE, "".join(lines))
+    write_text_atomic(folder / OUTPUTS_FILE, "".join(lines), sync=False)
     if run.probe is None:
         (folder / PROBE_FILE).unlink(missing_ok=True)
     else:
-        write_json_atomic(folder / PROBE_FILE, redact_json(encode(run.probe)))
+        write_json_atomic(folder / PROBE_FILE, redact_json(encode(run.probe)), sync=False)
     data = encode(run)
     del data["outputs"], data["probe"]
-    write_json_atomic(
-        folder / RUN_FILE, {"schema_version": SCHEMA_VERSION, **redact_json(data)}, indent=1
-    )
+    data = {"schema_version": SCHEMA_VERSION, **redact_json(data)}
+    write_json_atomic(folder / RUN_FILE, data, indent=1, sync=False)
 
 
 def read_run(folder: Path) -> Run:
@@ -110,20 +110,31 @@ def _read_text(path: Path) -> str:
         raise RecordError(f"{path}: cannot be read: {error}") from None
 
 
-def write_json_atomic(path: Path, data: Json, *, indent: int | None = None) -> None:
+def write_json_atomic(
+    path: Path, data: Json, *, indent: int | None = None, sync: bool = True
+) -> None:
     """Write plain JSON data so that a reader sees the old file or the new one, never a part."""
     separators = (",", ":") if indent is None else None
-    write_text_atomic(path, json.dumps(data, indent=indent, separators=separators) + "\n")
+    write_text_atomic(
+        path, json.dumps(data, indent=indent, separators=separators) + "\n", sync=sync
+    )
 
 
-def write_text_atomic(path: Path, text: str) -> None:
-    """Write `text` to a temporary file beside `path`, sync it, and rename it over `path`."""
+def write_text_atomic(path: Path, text: str, *, sync: bool = True) -> None:
+    """Write `text` to a temporary file beside `path`, and rename it over `path`.
+
+    Args:
+        path: what to replace; its folder must exist.
+        text: the whole content.
+        sync: wait until the bytes are on the disk; without it a power cut may lose the file.
+    """
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
         os.chmod(name, 0o644)
         os.replace(name, path)
     except BaseException:

@@ -5,6 +5,7 @@ Pure data: knows vLLM's names of fields, flags and variables, and nothing of how
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,8 @@ DEFAULT_INSTRUMENTS: dict[str, tuple[str, ...]] = {"reference": ("ordering", "in
 """Engine -> recorders in every run unless others are asked for; no entry has none."""
 
 GIB = 1024**3
+MAX_OFFLOAD_GB = 1e6
+"""More than any host has; a larger budget is a slip of the pen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,10 @@ class OffloadConfig:
             (
                 self.cpu_offload_gb >= 0,
                 f"cpu_offload_gb={self.cpu_offload_gb!r} must be >= 0 (GiB)",
+            ),
+            (
+                not self.cpu_offload_gb > MAX_OFFLOAD_GB,
+                f"cpu_offload_gb={self.cpu_offload_gb!r} must be <= {MAX_OFFLOAD_GB:,.0f} (GiB)",
             ),
             (
                 self.offload_group_size >= 0,
@@ -170,6 +177,8 @@ class Setting:
             if name not in INSTRUMENTS:
                 known = ", ".join(INSTRUMENTS)
                 raise SettingError(f"instruments={name!r} must be one of {known}")
+        if self.engine == "reference":
+            _refuse_unread_env(self.env)
         for name in ("enforce_eager", *OffloadConfig.__dataclass_fields__):
             if name in self.engine_args:
                 raise SettingError(f"engine argument {name!r} has a field of its own in Setting")
@@ -226,3 +235,12 @@ class Setting:
     def differing_axes(self, other: Setting) -> tuple[str, ...]:
         """Names of the fields in which two settings differ."""
         return tuple(f for f in self.__dataclass_fields__ if getattr(self, f) != getattr(other, f))
+
+
+def _refuse_unread_env(env: Mapping[str, str | None]) -> None:
+    """A VLLM_ variable that the reference engine never reads would be dropped without a word."""
+    for name in env:
+        if name.startswith("VLLM_"):
+            near = difflib.get_close_matches(name, OWNED_ENV, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(OWNED_ENV)}."
+            raise SettingError(f"env {name} is not read by engine 'reference'. {hint}")

@@ -151,6 +151,11 @@ class EngineView(Protocol):
         ...
 
     @property
+    def device_name(self) -> str:
+        """Kind of the live device, e.g. `simulated`."""
+        ...
+
+    @property
     def reported_offloaded_bytes(self) -> int:
         """The offloader's own count."""
         ...
@@ -167,8 +172,8 @@ class EngineView(Protocol):
         """Whether its bytes are in pinned memory, asked of the allocation."""
         ...
 
-    def is_uva(self, param: torch.Tensor) -> bool:
-        """Whether it is a device-visible view of host memory."""
+    def is_host_view(self, param: torch.Tensor) -> bool:
+        """Whether its own bytes are in host memory, where the device can see them."""
         ...
 
     def host_copy(self, param: torch.Tensor) -> torch.Tensor | None:
@@ -183,8 +188,8 @@ class EngineView(Protocol):
         """Buffers of the static pool, a sequence for each slot; None without a pool."""
         ...
 
-    def refills(self) -> Mapping[int, int]:
-        """Index of an offloaded module -> index of the one whose copy was started after it."""
+    def refills(self) -> Mapping[int, Sequence[int]]:
+        """Index of an offloaded module -> indices whose copy was started after it, by its note."""
         ...
 
     def layer_of(self, name: str) -> int | None:

@@ -1,6 +1,6 @@
 """The reference engine: how a setting becomes its arguments, and where its internals are.
 
-The only module of the harness that imports `harness.refengine`.
+Besides it only `throughput.py`, which runs as a child of its own, imports `harness.refengine`.
 """
 
 from __future__ import annotations
@@ -202,6 +202,11 @@ class ReferenceView:
         return observers
 
     @property
+    def device_name(self) -> str:
+        """See `EngineView`."""
+        return str(self._device("name"))
+
+    @property
     def reported_offloaded_bytes(self) -> int:
         """See `EngineView`."""
         offloader = self.offloader
@@ -230,9 +235,10 @@ class ReferenceView:
         """See `EngineView`."""
         return bool(self._device("is_pinned")(tensor))
 
-    def is_uva(self, param: torch.Tensor) -> bool:
-        """See `EngineView`."""
-        return bool(getattr(param, "_vllm_is_uva_offloaded", False))
+    def is_host_view(self, param: torch.Tensor) -> bool:
+        """See `EngineView`; real hardware can compute from a CUDA tensor only."""
+        is_visible = param.is_cuda or self.device_name == "simulated"
+        return is_visible and self.space_of(param.data) != "device"
 
     def host_copy(self, param: torch.Tensor) -> torch.Tensor | None:
         """See `EngineView`."""
@@ -264,9 +270,9 @@ class ReferenceView:
         rings = self._read(pool, "_buffers").values()
         return [[ring[slot] for ring in rings] for slot in range(self._read(pool, "slot_capacity"))]
 
-    def refills(self) -> Mapping[int, int]:
+    def refills(self) -> Mapping[int, Sequence[int]]:
         """See `EngineView`."""
-        refills: Mapping[int, int] = self._read(self.offloader, "refills")
+        refills: Mapping[int, Sequence[int]] = self._read(self.offloader, "refills")
         return refills
 
     def layer_of(self, name: str) -> int | None:

@@ -9,7 +9,7 @@ import importlib
 import pkgutil
 
 from .base import FAULTS, OFFLOADS, Fault, Mode
-from .plant import plant_after_start, plant_before_start, plant_in_worker
+from .plant import plant_after_start, plant_before_start, plant_in_worker, planted_faults
 
 __all__ = [
     "FAULTS",
@@ -19,6 +19,7 @@ __all__ = [
     "plant_after_start",
     "plant_before_start",
     "plant_in_worker",
+    "planted_faults",
 ]
 
 

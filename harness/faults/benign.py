@@ -104,7 +104,7 @@ def _refill_attention_early(modules: EngineModules) -> None:
             _copy_part(following, is_attention=False)
             following.copy_stream.record_event(following._copy_done_event)
             following._is_copy_recorded = True
-            self.refills[index] = next_index
+            self._note_refill(index, next_index)
             return output
 
         return forward

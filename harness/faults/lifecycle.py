@@ -9,7 +9,7 @@ HOST_BLOCK_RECYCLED = Fault(
     summary="a post-load step drops the only owner of a host copy that a view still reads",
     seen_in=("vllm#18298",),
     defect_class="C",
-    killed_by=("integrity", "poison"),
+    killed_by=("integrity",),
     blind="effect, memory",
     needs="post-load transform step",
 )
@@ -39,7 +39,7 @@ REPLAY_OF_TEMPORARY = Fault(
     summary="a recorded graph holds the address of a temporary copy; replay does not fill it again",
     seen_in=("sglang#23664",),
     defect_class="G",
-    killed_by=("tokens", "poison"),
+    killed_by=("tokens", "integrity"),
     blind="eager only",
     needs="graph replay",
 )
@@ -49,7 +49,7 @@ OFFLOADER_OUTLIVES_ENGINE = Fault(
     summary="the global offloader survives the engine; the next one starts with its spent budget",
     seen_in=("vllm#10477", "vllm#57834"),
     defect_class="H",
-    killed_by=("effect", "teardown"),
+    killed_by=("effect", "memory"),
     blind="the first engine of a process",
     needs="second engine in the process",
 )

@@ -49,7 +49,7 @@ def plant_after_start(setting: Setting, engine: Host) -> list[str]:
     Raises:
         HarnessError: a fault that was planted before the start is not in the worker's process.
     """
-    applying = [FAULTS.get(n) for n in setting.faults if FAULTS.get(n).why_not(setting) is None]
+    applying = [FAULTS.get(name) for name in applying_faults(setting)]
     notes = []
     for fault in applying:
         if fault.after_start is not None:
@@ -63,6 +63,18 @@ def plant_after_start(setting: Setting, engine: Host) -> list[str]:
                 "spawned, not forked); use multiprocessing=False or num_threads=1"
             )
     return notes
+
+
+def applying_faults(setting: Setting) -> tuple[str, ...]:
+    """Names of those of the setting's faults that change anything under it."""
+    return tuple(name for name in setting.faults if FAULTS.get(name).why_not(setting) is None)
+
+
+def planted_faults(setting: Setting, engine: Host) -> tuple[str, ...]:
+    """Names of those of the setting's faults that the live worker says are planted in it."""
+    applying = applying_faults(setting)
+    found = engine.rpc("harness_planted") if applying else []
+    return tuple(name for name in applying if name in found)
 
 
 def plant_in_worker(view: EngineView, name: str) -> str:

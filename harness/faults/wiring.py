@@ -71,6 +71,35 @@ def _unless_selective(offload: OffloadConfig) -> str | None:
     return None if given else "no selector is given"
 
 
+def _copy_but_say_view(modules: EngineModules) -> None:
+    owner: Any = modules.module("offloader.uva").UVAOffloader
+    plain = owner._offload_module
+
+    def offload_module(self: Any, module_index: int, module: Any) -> None:
+        self.uva_offloading = False
+        plain(self, module_index, module)
+        self.uva_offloading = True
+        for param in module.parameters():
+            if hasattr(param, "_vllm_offloaded_cpu_data"):
+                param._vllm_is_uva_offloaded = True
+
+    replace_name(owner, "_offload_module", offload_module)
+
+
+def _view_but_say_copy(modules: EngineModules) -> None:
+    owner: Any = modules.module("offloader.uva").UVAOffloader
+    plain = owner._offload_module
+
+    def offload_module(self: Any, module_index: int, module: Any) -> None:
+        self.uva_offloading = True
+        plain(self, module_index, module)
+        self.uva_offloading = False
+        for param in module.parameters():
+            vars(param).pop("_vllm_is_uva_offloaded", None)
+
+    replace_name(owner, "_offload_module", offload_module)
+
+
 OFFLOADER_NOT_INSTALLED = Fault(
     name="offloader-not-installed",
     summary="runner V2 never installs the offloader, so every offload flag is ignored",
@@ -118,6 +147,27 @@ SELECTOR_MATCHES_NOTHING = Fault(
     offloads=SELECTIVE,
     only_if=_unless_selective,
     before_start=_select_whole_names,
+)
+
+
+UVA_IS_COPIED = Fault(
+    name="uva-is-copied",
+    summary="views are asked for; each forward copies the weights, though all flags say view",
+    defect_class="A",
+    killed_by=("effect",),
+    blind="tokens, and bytes at rest: the copies live for one layer only",
+    modes=("uva",),
+    before_start=_copy_but_say_view,
+)
+
+UVA_FLAG_IGNORED = Fault(
+    name="uva-flag-ignored",
+    summary="views are forbidden; weights are read as views all the same, though no flag says so",
+    defect_class="I",
+    killed_by=("effect",),
+    blind="tokens; settings that leave views on",
+    modes=("uva-copy",),
+    before_start=_view_but_say_copy,
 )
 
 

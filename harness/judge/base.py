@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
-from harness.core import Case, Finding, Json, ProbeSnapshot, Run, Verdict
+from harness.core import Case, Finding, Json, ProbeSnapshot, Run, Setting, Verdict
 
 
 class Judge(Protocol):
@@ -40,6 +41,62 @@ def nothing_offloaded(run: Run) -> str:
     if probe.offloader_class == "NoopOffloader":
         return f"offload never took effect{runner} (NoopOffloader is live)"
     return f"offload never took effect{runner} ({probe.offloader_class} holds no parameter)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A side that was asked to record."""
+
+    name: str
+    setting: Setting
+    run: Run
+
+    @property
+    def probe(self) -> ProbeSnapshot:
+        """What was read inside it."""
+        return probe_of(self.run)
+
+    @property
+    def place(self) -> str:
+        """`` (in the baseline)``, or nothing for the target."""
+        return "" if self.name == "target" else " (in the baseline)"
+
+
+def recorded_sides(
+    case: Case, baseline: Run, target: Run, instruments: Collection[str]
+) -> list[Recorded]:
+    """The sides that were asked for any of `instruments`, the target first."""
+    sides = (("target", case.target, target), ("baseline", case.baseline, baseline))
+    return [
+        Recorded(name=name, setting=setting, run=run)
+        for name, setting, run in sides
+        if set(instruments) & set(setting.instruments)
+    ]
+
+
+def first_unproven(
+    judge: str,
+    sides: list[Recorded],
+    reason_of: Callable[[Recorded], str],
+    evidence: Mapping[str, Json],
+    what: str,
+) -> Finding | None:
+    """VACUOUS for the first side whose recording proves nothing; None when each proves something.
+
+    Args:
+        judge: whose finding it is.
+        sides: as `recorded_sides` gives them.
+        reason_of: why a side's recording proves nothing; empty when it does.
+        evidence: of the finding.
+        what: that remains unproven: `order`.
+    """
+    for side in sides:
+        if reason := reason_of(side):
+            lost = not side.setting.offload.is_none and not side.probe.offloaded_bytes
+            cause = nothing_offloaded(side.run) if lost else reason
+            summary = f"{reason} on the {side.name}: no {what} is proven"
+            return finding(judge, Verdict.VACUOUS, summary, evidence, cause=cause)
+    return None
 
 
 def count_bytes(num_bytes: int) -> str:

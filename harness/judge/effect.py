@@ -7,6 +7,7 @@ FAIL: something happened that nobody asked for, or the offloader's books contrad
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from harness.core import Case, Expectation, Finding, Json, ProbeSnapshot, Run, Setting, Verdict
 
@@ -22,6 +23,8 @@ class _Side:
     expected: Expectation
     probe: ProbeSnapshot
     run: Run
+    model_path: str
+    """Of the checkpoint that was asked for."""
 
     @property
     def offloaded(self) -> list[bool]:
@@ -54,8 +57,8 @@ def judge_effect(case: Case, baseline: Run, target: Run) -> Finding:
 
     A null case is only asked that neither side offloads.
     """
-    left = _side("baseline", case.baseline, case.expected_baseline, baseline)
-    right = _side("target", case.target, case.expected, target)
+    left = _side(case, "baseline", baseline)
+    right = _side(case, "target", target)
     evidence: dict[str, Json] = {
         "rows": _rows(left, right),
         "warnings": {s.name: list(s.probe.warnings) for s in (left, right)},
@@ -77,8 +80,16 @@ def judge_effect(case: Case, baseline: Run, target: Run) -> Finding:
     return finding("effect", first.verdict, first.text + more, evidence, cause=first.cause)
 
 
-def _side(name: str, setting: Setting, expected: Expectation, run: Run) -> _Side:
-    return _Side(name=name, setting=setting, expected=expected, probe=probe_of(run), run=run)
+def _side(case: Case, name: str, run: Run) -> _Side:
+    is_target = name == "target"
+    return _Side(
+        name=name,
+        setting=case.target if is_target else case.baseline,
+        expected=case.expected if is_target else case.expected_baseline,
+        probe=probe_of(run),
+        run=run,
+        model_path=case.workload.model.path,
+    )
 
 
 def _problems(side: _Side) -> list[_Problem]:
@@ -110,7 +121,7 @@ def _unasked(side: _Side) -> list[_Problem]:
 
 def _books(side: _Side) -> list[_Problem]:
     reported, found = side.probe.reported_offloaded_bytes, side.probe.offloaded_bytes
-    if reported in (found, -1):
+    if reported == found:
         return []
     detail = f"it counts {count_bytes(reported)}, the live parameters hold {count_bytes(found)}"
     cause = f"the {side.name}'s offloader miscounts"
@@ -129,7 +140,7 @@ def _requests(side: _Side) -> list[_Problem]:
 
 
 def _identity(side: _Side) -> list[_Problem]:
-    """Runner, process and execution mode, each compared only where it was asked for."""
+    """Model, runner, process and execution mode; the runner only where one was asked for."""
     problems = []
     asked, live = side.expected.runner, side.probe.runner
     if asked is not None and live != asked:
@@ -140,9 +151,14 @@ def _identity(side: _Side) -> list[_Problem]:
         cause = f"the engine core was asked to run in {word} and did not"
         problems.append((cause, f"{side.name}, process {side.probe.process_id}"))
     eager = side.probe.effective_config.get("enforce_eager")
-    if eager is not None and bool(eager) != side.setting.enforce_eager:
+    if eager is None:
+        problems.append(("enforce_eager in effect could not be read", side.name))
+    elif bool(eager) != side.setting.enforce_eager:
         cause = f"enforce_eager={side.setting.enforce_eager} was asked for, {eager} is in effect"
         problems.append((cause, side.name))
+    model = side.probe.effective_config.get("model")
+    if model is not None and PurePath(str(model)) != PurePath(side.model_path):
+        problems.append((f"the {side.name} runs another model than asked", str(model)))
     return [_Problem(verdict=Verdict.VACUOUS, cause=c, detail=d) for c, d in problems]
 
 
@@ -209,7 +225,6 @@ def _rows(left: _Side, right: _Side) -> list[Json]:
 
 def _asked(side: _Side) -> dict[str, Json]:
     expected, total = side.expected, len(side.expected.offloaded_params)
-    eager = side.probe.effective_config.get("enforce_eager")
     return {
         "runner": expected.runner,
         "offloader": OFFLOADERS[expected.backend],
@@ -219,7 +234,7 @@ def _asked(side: _Side) -> dict[str, Json]:
         "pinned host copies": total if expected.is_pinned else 0,
         "UVA views": total if expected.is_uva else 0,
         "own core process": side.setting.multiprocessing,
-        "enforce_eager": None if eager is None else side.setting.enforce_eager,
+        "enforce_eager": side.setting.enforce_eager,
     }
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.core import Case, Finding, IntegrityTrace, Json, Run, Setting, Verdict, WeightReads
+from harness.core import Case, Finding, IntegrityTrace, Json, Run, Verdict, WeightReads
 
-from .base import finding, nothing_offloaded, probe_of
+from .base import Recorded, finding, first_unproven, probe_of, recorded_sides, shortlist
 
 INSTRUMENTS = ("integrity", "integrity-full")
 MAX_WRONG = 50
@@ -18,7 +18,7 @@ MAX_WRONG = 50
 class _Wrong:
     """One wrong content of one parameter."""
 
-    side: str
+    side: Recorded
     reads: WeightReads
     digest: str
     holder: str
@@ -29,30 +29,23 @@ class _Wrong:
         reads, slot = self.reads, self.reads.slots.get(self.digest)
         place = "" if slot is None else f" in slot {slot}"
         whose = f"holds {self.holder}" if self.holder else "holds bytes that are no parameter's"
-        where = "" if self.side == "target" else " (in the baseline)"
         total = sum(reads.digests.values())
         seen = f"{reads.digests[self.digest]} of {total} hashed reads"
-        return f"{_short(reads.name)}{place} {whose}{where}, at {seen}"
+        return f"{_short(reads.name)}{place} {whose}{self.side.place}, at {seen}"
 
 
 def judge_integrity(case: Case, baseline: Run, target: Run) -> Finding | None:
     """Hold every hashed read against the checkpoint's bytes, and both sides against each other.
 
     Abstains when neither side was asked to hash. VACUOUS when hashes that were asked for are
-    missing, or an offloaded parameter was never hashed.
+    missing, any parameter was never hashed, or none of them is in a checkpoint: then each was only
+    held against its own first read.
     """
-    sides = [
-        (name, setting, run)
-        for name, setting, run in (
-            ("target", case.target, target),
-            ("baseline", case.baseline, baseline),
-        )
-        if set(INSTRUMENTS) & set(setting.instruments)
-    ]
+    sides = recorded_sides(case, baseline, target, INSTRUMENTS)
     if not sides:
         return None
-    evidence: dict[str, Json] = {name: _evidence(run) for name, _, run in sides}
-    wrong = [each for name, _, run in sides for each in _wrong(name, probe_of(run).integrity)]
+    evidence: dict[str, Json] = {side.name: _evidence(side.probe.integrity) for side in sides}
+    wrong = [each for side in sides for each in _wrong(side, side.probe.integrity)]
     if wrong:
         evidence["wrong"] = [_row(each) for each in wrong[:MAX_WRONG]]
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
@@ -64,15 +57,12 @@ def judge_integrity(case: Case, baseline: Run, target: Run) -> Finding | None:
         summary = f"{_short(moved)} is held against other bytes on each side: one is wrong"
         cause = "the sides hold different derived tensors"
         return finding("integrity", Verdict.FAIL, summary, evidence, cause=cause)
-    for name, setting, run in sides:
-        if reason := _unproven(run):
-            summary = f"{reason} on the {name}: no weight is proven"
-            cause = _cause(setting, run, reason)
-            return finding("integrity", Verdict.VACUOUS, summary, evidence, cause=cause)
-    return finding("integrity", Verdict.PASS, _proof(probe_of(sides[0][2]).integrity), evidence)
+    if unproven := first_unproven("integrity", sides, _unproven, evidence, "weight"):
+        return unproven
+    return finding("integrity", Verdict.PASS, _proof(sides[0].probe.integrity), evidence)
 
 
-def _wrong(side: str, trace: IntegrityTrace | None) -> Iterator[_Wrong]:
+def _wrong(side: Recorded, trace: IntegrityTrace | None) -> Iterator[_Wrong]:
     if trace is None:
         return
     owners = {(_relative(r), r.expected): _place(r) for r in reversed(trace.reads)}
@@ -91,29 +81,33 @@ def _differing(left: IntegrityTrace | None, right: IntegrityTrace | None) -> str
     return next((r.name for r in right.reads if expected.get(r.name, r.expected) != r.expected), "")
 
 
-def _unproven(run: Run) -> str:
-    probe = probe_of(run)
-    if probe.integrity is None:
+def _unproven(side: Recorded) -> str:
+    trace = side.probe.integrity
+    if trace is None:
         return "the hashes that were asked for are missing"
-    if not probe.integrity.num_hashed:
+    if not trace.num_hashed:
         return "nothing was hashed"
-    hashed = {reads.name for reads in probe.integrity.reads if reads.digests}
-    lost = [p.name for p in probe.params if p.is_offloaded and p.name not in hashed]
-    return f"{_short(lost[0])} is offloaded and was never hashed" if lost else ""
-
-
-def _cause(setting: Setting, run: Run, reason: str) -> str:
-    if not setting.offload.is_none and not probe_of(run).offloaded_bytes:
-        return nothing_offloaded(run)
-    return reason
+    hashed = {reads.name: reads for reads in trace.reads if reads.digests}
+    lost = [p for p in side.probe.params if p.name not in hashed]
+    for param in sorted(lost, key=lambda p: not p.is_offloaded):
+        where = "offloaded" if param.is_offloaded else "resident"
+        return f"{_short(param.name)} is {where} and was never hashed"
+    if all(reads.is_first_read for reads in hashed.values()):
+        return "no parameter is in a checkpoint, each was held against its first read"
+    return ""
 
 
 def _proof(trace: IntegrityTrace | None) -> str:
     assert trace is not None, "a missing trace was told before"
-    return (
+    text = (
         f"All {trace.num_hashed:,} hashes of {len(trace.reads)} tensors, taken at "
-        f"{trace.num_reads:,} reads by compute, are the checkpoint's."
+        f"{trace.num_reads:,} reads by compute, are"
     )
+    own = [_short(reads.name) for reads in trace.reads if reads.is_first_read]
+    if not own:
+        return f"{text} the checkpoint's."
+    rest = f"the {len(own)} that no checkpoint has ({shortlist(own)})"
+    return f"{text} the checkpoint's, and for {rest} those of its first read."
 
 
 def _short(name: str) -> str:
@@ -133,7 +127,7 @@ def _relative(reads: WeightReads) -> str:
 def _row(wrong: _Wrong) -> Json:
     reads = wrong.reads
     return {
-        "side": wrong.side,
+        "side": wrong.side.name,
         "param": reads.name,
         "layer": reads.layer_idx,
         "slot": reads.slots.get(wrong.digest),
@@ -145,8 +139,7 @@ def _row(wrong: _Wrong) -> Json:
     }
 
 
-def _evidence(run: Run) -> Json:
-    trace = probe_of(run).integrity
+def _evidence(trace: IntegrityTrace | None) -> Json:
     if trace is None:
         return None
     return {
@@ -154,5 +147,6 @@ def _evidence(run: Run) -> Json:
         "num_reads": trace.num_reads,
         "num_hashed": trace.num_hashed,
         "num_tensors": len(trace.reads),
+        "num_held_against_first_read": sum(reads.is_first_read for reads in trace.reads),
         "not_observed": list(trace.not_observed),
     }

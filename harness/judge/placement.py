@@ -25,18 +25,23 @@ MAX_NAMES = 20
 def judge_placement(case: Case, baseline: Run, target: Run) -> Finding | None:
     """Compare each side's live parameters and buffer pool with its expectation.
 
-    Of slots only who shares one is compared, not how they are numbered; and which copy follows
-    which only where modules share slots at all.
+    Both sides must have just the parameters that the model has. Of slots only who shares one is
+    compared, not how they are numbered; and which copy follows which only where modules share
+    slots at all: there every refill must have been seen.
 
     Abstains when neither side was to offload and neither did. VACUOUS when offload was expected
-    and nothing is offloaded at all, or the pool's slots could not be read.
+    and nothing is offloaded at all, the pool's slots could not be read, or no refill was seen over
+    several forward passes.
     """
     sides = (("target", case.expected, target), ("baseline", case.expected_baseline, baseline))
     involved = [s for s in sides if s[1].backend != "none" or probe_of(s[2]).offloaded_bytes]
     if not involved:
         return None
     evidence = _evidence(case.expected, probe_of(target))
-    wrong, unread = [], []
+    num_steps = sum(step.kind == "generate" for step in case.workload.steps)
+    has_passes = num_steps * case.workload.sampling_params.max_tokens > 1
+    unread: list[str] = []
+    wrong = [f"{name}: {text}" for name, e, run in sides for text in _wrong_names(e, probe_of(run))]
     for name, expected, run in involved:
         probe = probe_of(run)
         if expected.offloaded_params and not any(p.is_offloaded for p in probe.params):
@@ -45,7 +50,7 @@ def judge_placement(case: Case, baseline: Run, target: Run) -> Finding | None:
             return finding("placement", Verdict.VACUOUS, summary, evidence, cause=cause)
         wrong += [f"{name}: {text}" for text in _wrong_params(expected, probe)]
         wrong += [f"{name}: {text}" for text in _wrong_pool(expected, probe)]
-        unread += [f"{name}: {text}" for text in _unread(expected, probe)]
+        unread += [f"{name}: {text}" for text in _unread(expected, probe, has_passes=has_passes)]
     if wrong:
         evidence["problems"] = wrong
         return finding("placement", Verdict.FAIL, _first(wrong), evidence, cause=_cause(wrong[0]))
@@ -66,6 +71,24 @@ def _first(problems: list[str]) -> str:
 def _cause(problem: str) -> str:
     """The problem without its numbers: `target: offloaded set`."""
     return "weights stand elsewhere than computed, " + problem.split(":")[1].strip()
+
+
+def _wrong_names(expected: Expectation, probe: ProbeSnapshot) -> list[str]:
+    """Parameters that the model must have and the engine lacks, and the other way round."""
+    if not expected.all_params:
+        return []
+    found = {p.name for p in probe.params}
+    missing = [name for name in expected.all_params if name not in found]
+    extra = sorted(found - set(expected.all_params))
+    num = len(expected.all_params)
+    problems = []
+    if missing:
+        text = f"parameters missing from the engine: {len(missing)} of {num}, {shortlist(missing)}"
+        problems.append(text)
+    if extra:
+        text = f"parameters the model does not have: {len(extra)}, {shortlist(extra)}"
+        problems.append(text)
+    return problems
 
 
 def _wrong_params(expected: Expectation, probe: ProbeSnapshot) -> list[str]:
@@ -137,10 +160,15 @@ def _wrong_pool(expected: Expectation, probe: ProbeSnapshot) -> list[str]:
     problems += _wrong_slots("slot by address of layer", expected.slots, by_address)
     if pool.slots and (told := _wrong_map("slot by address of layer", pool.slots, by_address)):
         problems += told
-    if len(expected.slots) > expected.slot_capacity:  # else no module ever loses its slot
-        seen = pool.refill_after
-        problems += _wrong_map("refill after layer", expected.refill_after, seen)
+    if _shares_slots(expected) and pool.refill_after:
+        refills = (expected.refill_after, pool.refill_after)
+        problems += _wrong_map("refill after layer", *refills, every=True)
     return problems
+
+
+def _shares_slots(expected: Expectation) -> bool:
+    """Whether any module ever loses its slot to another."""
+    return len(expected.slots) > expected.slot_capacity
 
 
 def _wrong_map(
@@ -173,7 +201,7 @@ def _wrong_slots(
     return _wrong_map(what, renumbered, found, every=every)
 
 
-def _unread(expected: Expectation, probe: ProbeSnapshot) -> list[str]:
+def _unread(expected: Expectation, probe: ProbeSnapshot, *, has_passes: bool) -> list[str]:
     if not expected.slot_capacity:
         return []
     if probe.buffer_pool is None:
@@ -181,6 +209,8 @@ def _unread(expected: Expectation, probe: ProbeSnapshot) -> list[str]:
     has_addresses = any(p.slot_idx is not None for p in probe.params)
     if expected.slots and not probe.buffer_pool.slots and not has_addresses:
         return ["no slot of the buffer pool could be read"]
+    if has_passes and _shares_slots(expected) and not probe.buffer_pool.refill_after:
+        return ["no refill of the buffer pool was seen over several forward passes"]
     return []
 
 

@@ -18,6 +18,7 @@ from harness.core import (
     Verdict,
 )
 
+from .answers import OTHER_PROMPT, AnswerPair, lacking, misled_target, nothing_compared
 from .base import finding
 from .logprobs import (
     MOVED,
@@ -37,11 +38,7 @@ AROUND = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pair:
-    idx: int
-    """Position in the baseline's outputs."""
-    baseline: RequestOutput
-    target: RequestOutput
+class _Pair(AnswerPair):
     dtype: Dtype
 
     @property
@@ -84,9 +81,11 @@ def judge_tokens(case: Case, baseline: Run, target: Run) -> Finding:
     EXACT: any differing token fails, and so do equal tokens whose log-probabilities moved by more
     than rounding explains (`logprobs.MOVED`). LOGPROB: a first difference passes at a near-tie,
     with log-probabilities before it within `logprobs.NEAR_TIE`; what follows it is not compared.
+    Either tier: the target fails when it alone was asked another prompt than the workload's,
+    answers with another number of tokens than asked, or keeps no log-probabilities.
     VACUOUS: sampling instead of greedy, no common output, empty answers, other prompts, unanswered
     prompts, not-a-number in the baseline, or a difference under LOGPROB with no log-probabilities
-    to weigh it by.
+    to weigh it by; and equal answers that are not as long as asked, or lack log-probabilities.
     """
     if len(baseline.outputs) != len(target.outputs) and baseline.outputs and target.outputs:
         summary = (
@@ -96,22 +95,27 @@ def judge_tokens(case: Case, baseline: Run, target: Run) -> Finding:
         cause = "the sides answered different numbers of requests"
         return finding("tokens", Verdict.FAIL, summary, {}, cause=cause)
     pairs = _pair_up(baseline.outputs, target.outputs, case.workload.model.dtype)
-    if reason := _sampled(case) or _nothing_compared(case, pairs):
+    if reason := misled_target(case, pairs):
+        return finding("tokens", Verdict.FAIL, reason, {"num_tokens": 0}, cause=OTHER_PROMPT)
+    if reason := _sampled(case) or nothing_compared(case, pairs):
         summary = f"{reason}: nothing was compared"
         return finding("tokens", Verdict.VACUOUS, summary, {"num_tokens": 0}, cause=reason)
     differing = [p for p in pairs if p.first_idx is not None]
+    weighed = any(p.baseline.logprobs and p.target.logprobs for p in pairs)
     evidence: dict[str, Json] = {
         "tier": case.tier.value,
         "num_requests": len(pairs),
         "num_tokens": sum(p.num_common for p in pairs),
         "num_differing": len(differing),
-        "max_logprob_difference": _finite(max(p.movement for p in pairs)),
+        "max_logprob_difference": _finite(max(p.movement for p in pairs)) if weighed else None,
         "near_tie_nats": NEAR_TIE[case.workload.model.dtype],
         "strips": [_strip(p) for p in differing[:MAX_STRIPS]],
     }
-    if case.tier is Tier.EXACT:
-        return _judge_exact(pairs, differing, evidence)
-    return _judge_close(pairs, differing, evidence)
+    judge = _judge_exact if case.tier is Tier.EXACT else _judge_close
+    found = judge(pairs, differing, evidence)
+    if found.verdict is Verdict.PASS and (lack := lacking(case, pairs)) is not None:
+        return finding("tokens", lack.verdict, lack.text, evidence, cause=lack.cause)
+    return found
 
 
 def _finite(number: float | None) -> float | None:
@@ -136,24 +140,6 @@ def _pair_up(
 def _sampled(case: Case) -> str:
     temperature = case.workload.sampling_params.temperature
     return f"sampling at temperature {temperature:g}, not greedy" if temperature > 0 else ""
-
-
-def _nothing_compared(case: Case, pairs: Sequence[_Pair]) -> str:
-    """Why comparing these answers would prove nothing; empty when it proves something."""
-    if not pairs:
-        return "no output was common to baseline and target"
-    for pair in pairs:
-        if pair.baseline.prompt_token_ids != pair.target.prompt_token_ids:
-            return f"request {pair.idx} was asked with different prompts"
-    if not any(p.baseline.token_ids or p.target.token_ids for p in pairs):
-        return "every answer is empty"
-    steps = [s for s in case.workload.steps if s.kind == "generate"]
-    asked = len(steps) * len(case.workload.prompt_token_ids)
-    if len(pairs) < asked and not any(s.args for s in steps):
-        return f"only {len(pairs)} of {asked} prompts were answered"
-    if any(has_nan(p.baseline) for p in pairs):
-        return "the baseline's log-probabilities are not numbers"
-    return ""
 
 
 def _judge_exact(
@@ -197,9 +183,11 @@ def _judge_close(
 
 
 def _equal(evidence: dict[str, Json]) -> str:
+    moved = evidence["max_logprob_difference"]
+    within = f"within {moved:.2g} nats" if moved is not None else "not kept"
     return (
         f"All {evidence['num_tokens']:,} tokens of {evidence['num_requests']} requests are equal "
-        f"(log-probabilities within {evidence['max_logprob_difference']:.2g} nats)."
+        f"(log-probabilities {within})."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.core import EXIT_ORDER, CaseResult, ExitCode, Finding, Outcome, Verdict
 
@@ -16,33 +17,52 @@ _ONE = {Verdict.FAIL: "FAILS", Verdict.ERROR: "ended in ERROR", Verdict.VACUOUS:
 _MANY = {Verdict.FAIL: "FAIL", Verdict.ERROR: "ended in ERROR", Verdict.VACUOUS: "are VACUOUS"}
 
 
-def conclude(results: Sequence[CaseResult]) -> Outcome:
+def conclude(results: Sequence[CaseResult], *, controls: bool = True) -> Outcome:
     """Fold a session into its outcome.
 
     The exit code is the worst of FAIL 1, ERROR 3, VACUOUS 4 that any counted case has; 4 when
     nothing was compared or nothing that was asked for was proven; 5 when all were UNSUPPORTED;
-    else 0, and 3 in its place when a control misbehaved or did not run.
+    else 0, and 3 in its place when a control misbehaved or did not run, or there is none: no null
+    case at all, or no planted fault although a case asks for offload.
+
+    Args:
+        results: every case of the session, controls included.
+        controls: False when the caller switched controls off: then none is missed.
     """
     counted = [r for r in results if r.counts]
     counts = Counter(r.verdict for r in counted)
-    controls: dict[str, str] = {}
+    said: dict[str, str] = {}
     for result in results:
-        if not result.counts and controls.get(result.case.case_id, "ok") == "ok":
-            controls[result.case.case_id] = _control_status(result)
+        if not result.counts and said.get(result.case.case_id, "ok") == "ok":
+            said[result.case.case_id] = _control_status(result)
     code, sentence = _main(counted, counts)
     bad = [r for r in results if not r.behaved]
-    if bad:
-        warning = _distrust(bad)
+    warning = _distrust(bad) if bad else ""
+    if controls and code is ExitCode.PASS:
+        warning = " ".join(filter(None, (_missing_controls(results), warning)))
+    if warning:
         if code is ExitCode.PASS:
             code, sentence = ExitCode.ERROR, f"{warning} Otherwise: {sentence}"
         else:
             sentence = f"{sentence} {warning}"
     return Outcome(
         counts={v.value: counts[v] for v in Verdict},
-        controls=controls,
+        controls=said,
         exit_code=int(code),
         sentence=sentence,
+        downgraded=any(r.case.role == "null" and r.verdict is not Verdict.PASS for r in results),
     )
+
+
+def _missing_controls(results: Sequence[CaseResult]) -> str:
+    """The controls that a session must have and has not; empty when it has them."""
+    roles = {r.case.role for r in results}
+    missing = [] if "null" in roles else ["no null case"]
+    if "control" not in roles and any(_asks_offload(r) for r in results):
+        missing.append("no planted fault")
+    if not missing:
+        return ""
+    return f"No control was run ({_join(missing)}), so no PASS can be trusted."
 
 
 def _main(counted: Sequence[CaseResult], counts: Counter[Verdict]) -> tuple[ExitCode, str]:
@@ -58,7 +78,7 @@ def _main(counted: Sequence[CaseResult], counts: Counter[Verdict]) -> tuple[Exit
         text = f"{head} UNSUPPORTED, nothing was compared: {_end(cause)}"
         return ExitCode.UNSUPPORTED, text
     passed = [r for r in counted if r.verdict is Verdict.PASS]
-    if not any(_asks_offload(r) or r.case.role == "runner" for r in passed):
+    if not any(_asks_offload(r) or _compares_runners(r) for r in passed):
         return ExitCode.VACUOUS, (
             f"No offload is proven: {_cells(len(passed))} passed, "
             "but none of them asked for offload."
@@ -67,7 +87,15 @@ def _main(counted: Sequence[CaseResult], counts: Counter[Verdict]) -> tuple[Exit
 
 
 def _asks_offload(result: CaseResult) -> bool:
-    return bool(result.case.expected.offloaded_bytes)
+    """On either side: the baseline may be the one that offloads."""
+    case = result.case
+    return bool(case.expected.offloaded_bytes or case.expected_baseline.offloaded_bytes)
+
+
+def _compares_runners(result: CaseResult) -> bool:
+    """Whether the sides differ in the runner and in nothing else."""
+    left, right = result.case.baseline, result.case.target
+    return left.runner != right.runner and replace(left, runner=right.runner) == right
 
 
 def _what_is_proven(passed: Sequence[CaseResult], refused: Sequence[CaseResult]) -> str:
@@ -154,6 +182,8 @@ def _control_status(result: CaseResult) -> str:
     if result.behaved:
         return "ok"
     lead = result.lead
+    if result.verdict is Verdict.FAIL and result.not_failed:
+        return f"FAIL, but not by {_join(result.not_failed)}: {lead.summary if lead else ''}"
     return f"{result.verdict.value}: {lead.summary if lead else 'no judge had a word'}"
 
 

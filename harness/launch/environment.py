@@ -1,6 +1,6 @@
 """What a child finds in its environment: an allow-list of the caller's, and the setting's own.
 
-The only module that reads the caller's environment.
+Nothing else of the caller's environment reaches a run.
 """
 
 from __future__ import annotations

@@ -30,8 +30,14 @@ from harness.core import (
     Setting,
 )
 from harness.core.runfiles import write_run
-from harness.engines import ENGINES, Engine, EngineOutOfMemory, EngineRefused
-from harness.faults import plant_after_start, plant_before_start
+from harness.engines import (
+    ENGINES,
+    Engine,
+    EngineOutOfMemory,
+    EngineRefused,
+    InternalMovedError,
+)
+from harness.faults import plant_after_start, plant_before_start, planted_faults
 
 from .request import LaunchRequest, read_request
 
@@ -52,6 +58,8 @@ class Progress:
     timings: dict[str, float] = field(default_factory=dict)
     outputs: list[RequestOutput] = field(default_factory=list)
     probe: ProbeSnapshot | None = None
+    planted_faults: tuple[str, ...] = ()
+    device: str = "unknown"
 
     def timed(self, stage: str, call: Callable[[], T]) -> T:
         """Call, and add the seconds it took to `timings[stage]`, also when it fails."""
@@ -101,9 +109,10 @@ def run_request(folder: Path, request: LaunchRequest) -> Run:
         status=status,
         outputs=tuple(progress.outputs),
         probe=progress.probe,
-        host=read_host(request),
+        host=read_host(request, progress.device),
         timings=progress.timings,
         warm=request.warm,
+        planted_faults=progress.planted_faults,
         error=error,
     )
     write_run(folder, run)
@@ -120,8 +129,8 @@ def classify_exception(error: Exception, stage: str) -> tuple[RunStatus, str]:
     return RunStatus.CRASH, f"{type(error).__name__} in {stage}: {text}"
 
 
-def read_host(request: LaunchRequest) -> HostInfo:
-    """This machine and interpreter."""
+def read_host(request: LaunchRequest, device: str) -> HostInfo:
+    """This machine and interpreter, and the device that the live worker uses."""
     torch = sys.modules.get("torch")
     return HostInfo(
         python=platform.python_version(),
@@ -129,8 +138,16 @@ def read_host(request: LaunchRequest) -> HostInfo:
         cpu_count=os.cpu_count() or 1,
         num_threads=request.num_threads,
         torch=None if torch is None else str(torch.__version__),
-        device=str(request.setting.engine_args.get("device", "simulated")),
+        device=device,
     )
+
+
+def read_device(engine: Engine) -> str:
+    """Kind of device, asked of the live worker; `unknown` of an engine that has no worker."""
+    try:
+        return str(engine.rpc("harness_device"))
+    except InternalMovedError:
+        return "unknown"
 
 
 def _drive(request: LaunchRequest, progress: Progress) -> None:
@@ -148,8 +165,10 @@ def _drive(request: LaunchRequest, progress: Progress) -> None:
         install_instruments(setting, engine)
         start = partial(engine.start, setting, workload, num_threads=request.num_threads)
         progress.timed("load", start)
+        progress.device = read_device(engine)
         progress.stage = "planting a fault"
         _say(plant_after_start(setting, engine))
+        progress.planted_faults = planted_faults(setting, engine)
         for step_idx in range(len(workload.steps)):
             outputs = progress.timed("generate", partial(engine.generate, step_idx))
             progress.outputs += check_outputs(outputs, len(workload.prompt_token_ids))

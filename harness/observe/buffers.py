@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from harness.core import BufferPoolInfo
 from harness.engines.base import EngineView
 
+from .copies import copy_recorder, seen_refills
 from .drift import Drift
 
 if TYPE_CHECKING:
@@ -25,15 +26,39 @@ def read_buffers(view: EngineView, drift: Drift) -> BufferPoolInfo | None:
         for buffer in buffers
     }
     layers, owned = _owners(view, drift)
-    refills: Mapping[int, int] = drift.read(view.refills, {})
-    unknown = sorted({i for pair in refills.items() for i in pair} - set(layers))
-    drift.names += [f"no offloaded module {i}, though a refill names it" for i in unknown]
+    refills = drift.read(lambda: _refills(view, layers, drift), {})
     return BufferPoolInfo(
         slot_capacity=len(slots),
         num_bytes=sum(storages.values()),
         slots=owned,
-        refill_after={layers[i]: layers[j] for i, j in refills.items() if not {i, j} & {*unknown}},
+        refill_after={layer: told_of(layer, seen, owned) for layer, seen in refills.items()},
     )
+
+
+def told_of(layer: int, seen: Sequence[int], owned: Mapping[int, int]) -> int:
+    """Which of the refills seen after a layer to tell of: one that was wrong, if any was.
+
+    Args:
+        layer: the layer that ran.
+        seen: layers whose copy was started after it; more than one is wrong in any case.
+        owned: layer -> slot; right is the next owner of the same slot, around the ring.
+    """
+    sharing = sorted(other for other, slot in owned.items() if slot == owned.get(layer))
+    after = next((other for other in sharing if other > layer), sharing[0] if sharing else None)
+    return next((target for target in seen if target != after), seen[0])
+
+
+def _refills(
+    view: EngineView, layers: Mapping[int, int], drift: Drift
+) -> Mapping[int, Sequence[int]]:
+    """Layer -> layers refilled after it, from the copies seen; else from the offloader's note."""
+    if (recorder := copy_recorder(view)) is not None:
+        return seen_refills(view, recorder)
+    noted = view.refills()
+    unknown = sorted({i for after, targets in noted.items() for i in (after, *targets)} - {*layers})
+    drift.names += [f"no offloaded module {i}, though a refill names it" for i in unknown]
+    known = {i: [layers[j] for j in found if j in layers] for i, found in noted.items()}
+    return {layers[i]: targets for i, targets in known.items() if i in layers and targets}
 
 
 def slot_at(view: EngineView, tensor: torch.Tensor) -> int | None:

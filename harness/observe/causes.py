@@ -92,6 +92,7 @@ def read_ordering(view: EngineView, recorder: OrderingRecorder) -> OrderingTrace
         num_work=recorder.num_work,
         num_copies=recorder.num_copies,
         num_checked=recorder.num_checked,
+        num_pool_checked=recorder.num_pool_checked,
         races=tuple(races.values()),
         not_observed=tuple(unseen),
     )

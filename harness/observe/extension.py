@@ -37,6 +37,10 @@ class ProbeExtension:
         module, _, function = planter.partition(":")
         return str(getattr(importlib.import_module(module), function)(view_of(self), name))
 
+    def harness_device(self) -> str:
+        """Kind of the device this worker uses."""
+        return view_of(self).device_name
+
     def harness_planted(self) -> list[str]:
         """Names of the faults that are planted in this process."""
         return list(PLANTED)

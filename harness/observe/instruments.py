@@ -10,6 +10,7 @@ from harness.core import IntegrityTrace, OrderingTrace, WeightReads
 from harness.engines.base import EngineModules, EngineView, InternalMovedError
 
 from .causes import read_ordering
+from .copies import CopyRecorder
 from .ordering import OrderingRecorder
 from .poison import poison_device
 from .weights import Reads, WeightRecorder
@@ -50,6 +51,8 @@ def install(instruments: Sequence[str], modules: EngineModules) -> Callable[[], 
 def attach(device: Any, instruments: Iterable[str]) -> None:
     """Put recorders on a device that has done nothing yet."""
     names = set(instruments)
+    if names:
+        device.observers.append(CopyRecorder())
     if "poison" in names:
         poison_device(device)
     if "ordering" in names:
@@ -89,7 +92,7 @@ def read_integrity(view: EngineView, recorder: WeightRecorder) -> IntegrityTrace
         num_reads=sum(seen.num_reads for seen in recorder.reads.values()),
         num_hashed=recorder.num_hashed,
         reads=tuple(
-            _weight_reads(name, seen, expected.get(name, seen.first), view.layer_of(name), slots)
+            _weight_reads(name, seen, expected.get(name), view.layer_of(name), slots)
             for name, seen in recorder.reads.items()
         ),
         not_observed=_held_against_first_read(unknown),
@@ -104,8 +107,9 @@ def _held_against_first_read(names: list[str]) -> tuple[str, ...]:
 
 
 def _weight_reads(
-    name: str, seen: Reads, expected: str, layer: int | None, slots: dict[int, int]
+    name: str, seen: Reads, known: str | None, layer: int | None, slots: dict[int, int]
 ) -> WeightReads:
+    expected = seen.first if known is None else known
     return WeightReads(
         name=name,
         layer_idx=layer,
@@ -116,6 +120,7 @@ def _weight_reads(
             for digest, address in seen.places.items()
             if digest != expected and address in slots
         },
+        is_first_read=known is None,
     )
 
 

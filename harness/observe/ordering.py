@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Clock = dict[int, int]
 """Stream number -> how many pieces of its work are known to be done."""
+POOL_KIND = "buffer_pool"
+"""What the allocator calls the slots that weights are copied into ahead of use."""
 MAX_CAUSES = 10_000
 """Distinct pairs of sites kept; what goes beyond is named in `not_observed`."""
 
@@ -54,7 +56,7 @@ class OrderingRecorder:
     """
 
     def __init__(self, allocation_of: Callable[[torch.Tensor], Any]) -> None:
-        self.num_work = self.num_copies = self.num_checked = 0
+        self.num_work = self.num_copies = self.num_checked = self.num_pool_checked = 0
         self.races: dict[tuple[str, ...], RawRace] = {}
         self.num_foreign = self.num_causes_dropped = 0
         self._allocation_of = allocation_of
@@ -142,6 +144,8 @@ class OrderingRecorder:
         end = start + extent_bytes(tensor)
         conflicts, num_checked = memory.history.add(start, end, access, clock)
         self.num_checked += num_checked
+        if allocation.kind == POOL_KIND:
+            self.num_pool_checked += num_checked
         for conflict in conflicts:
             self._note(conflict, allocation, tensor.data_ptr())
 

@@ -10,10 +10,12 @@ from harness.core import ParamPlacement
 from harness.engines.base import EngineView
 
 from .buffers import slot_at
+from .copies import copy_recorder
 from .drift import Drift
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 
 def read_placement(view: EngineView, drift: Drift) -> tuple[ParamPlacement, ...]:
@@ -56,6 +58,31 @@ def _placement(
         space=space,
         is_offloaded=is_offloaded,
         is_pinned=is_offloaded and view.is_pinned(record),
-        is_uva=is_offloaded and view.is_uva(param),
+        is_uva=is_offloaded and _is_view(view, name, param),
         slot_idx=slot_at(view, param),
     )
+
+
+def _is_view(view: EngineView, name: str, param: torch.Tensor) -> bool:
+    """Whether compute reads a parameter's bytes where they are, in host memory.
+
+    What compute and copies were seen to read decides; before anything computed, or without a
+    recorder, the way the engine is wired does. What the engine says of itself does not count.
+    """
+    if not view.is_host_view(param):
+        return False
+    recorder = copy_recorder(view)
+    seen = None if recorder is None else recorder.was_viewed(param)
+    return not has_wrapped_forward(view.model, name) if seen is None else seen
+
+
+def has_wrapped_forward(model: nn.Module, name: str) -> bool:
+    """Whether a module that holds the named parameter has code of its own before `forward`."""
+    module: nn.Module | None = model
+    for part in name.split("."):
+        if module is None:
+            return False
+        if "forward" in vars(module) or module._forward_pre_hooks:
+            return True
+        module = module._modules.get(part)
+    return False

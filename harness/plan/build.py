@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from harness.core import (
@@ -47,7 +47,7 @@ def build_plan(
         controls: adds the null cases and the control.
         tier: how equal the outputs of targets and of the runner case must be.
         supports: the engine's own statement, as `unsupported_reason` takes it; cases it rules out
-            become `Plan.unsupported`.
+            become `Plan.unsupported`, and guards that it rules out are left out.
 
     Raises:
         SettingError: a model has no placement arithmetic.
@@ -55,16 +55,20 @@ def build_plan(
     unique = list({s.compute_hash(): s for s in settings}.values())
     baselines = list({b.compute_hash(): b for b in (s.baseline() for s in unique)}.values())
     targets = [s for s in unique if not s.is_baseline]
+
+    def can(setting: Setting, work: Workload) -> bool:
+        return supports is None or not unsupported_reason(setting, work.model, supports)
+
     planned: list[PlannedCase] = []
     if controls:
-        planned += [_build_null(b, w) for w in workloads for b in baselines]
+        planned += [_build_null(b, w) for w in workloads for b in baselines if can(b, w)]
     planned += [
         build_pair(*pair, w, tier=tier, role="runner")
         for w in workloads
-        for pair in _runner_pairs(baselines)
+        for pair in _runner_pairs([b for b in baselines if can(b, w)]) or _runner_pairs(baselines)
     ]
     if controls:
-        planned += _build_control(targets, workloads)
+        planned += _build_control(targets, workloads, can)
     for workload in workloads:
         for setting in targets:
             new = tuple(name for name in faults if name not in setting.faults)
@@ -101,6 +105,7 @@ def build_pair(
         expected=expect(target, workload.model),
         expected_baseline=expect(baseline, workload.model),
         axes=_axes(target, workload),
+        must_fail=_must_fail(target) if role == "control" else (),
     )
     return PlannedCase(
         case=case,
@@ -113,25 +118,31 @@ def _build_null(baseline: Setting, workload: Workload) -> PlannedCase:
     return build_pair(baseline, baseline, workload, role="null")
 
 
-def _runner_pairs(baselines: Sequence[Setting]) -> Iterator[tuple[Setting, Setting]]:
+def _runner_pairs(baselines: Sequence[Setting]) -> list[tuple[Setting, Setting]]:
     """The first V1 and V2 baselines that differ in nothing else, if there are such."""
     for baseline in baselines:
         twin = replace(baseline, runner="v2")
         if baseline.runner == "v1" and twin in baselines:
-            yield baseline, twin
-            return
+            return [(baseline, twin)]
+    return []
 
 
 def _build_control(
-    targets: Sequence[Setting], workloads: Sequence[Workload]
+    targets: Sequence[Setting], workloads: Sequence[Workload], can: Callable[..., bool]
 ) -> Iterator[PlannedCase]:
-    """The first target that offloads anything, with damage that no judge may miss."""
+    """The first target that can run and offloads anything, with damage that no judge may miss."""
     for workload in workloads:
         for setting in targets:
-            if expect(setting, workload.model).offloaded_bytes:
+            if can(setting, workload) and expect(setting, workload.model).offloaded_bytes:
                 damaged = replace(setting, faults=(CONTROL_FAULT,))
                 yield build_pair(setting.baseline(), damaged, workload, role="control")
                 return
+
+
+def _must_fail(setting: Setting) -> tuple[str, ...]:
+    """The judges that see wrong weights, as far as the setting lets them look."""
+    is_hashed = any(name.startswith("integrity") for name in setting.instruments)
+    return ("tokens", "integrity") if is_hashed else ("tokens",)
 
 
 def _axes(setting: Setting, workload: Workload) -> dict[str, str]:
@@ -146,6 +157,7 @@ def _axes(setting: Setting, workload: Workload) -> dict[str, str]:
         "multiprocessing": _switch(is_on=setting.multiprocessing),
         "eager": _switch(is_on=setting.enforce_eager),
         "engine": setting.engine,
+        **({"stand_in_for": other} if (other := workload.model.stand_in_for) else {}),
     }
 
 

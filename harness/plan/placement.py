@@ -111,6 +111,7 @@ def expect(setting: Setting, model: ModelSpec) -> Expectation:
         is_uva=backend == "uva" and offload.uva,
         ignored_requests=offload.ignored_requests,
         unmatched_selectors=_unmatched(seen, selectors),
+        all_params=tuple(p.name for p in params),
         **_pool(backend, ring, chosen, offload.offload_prefetch_step),
     )
 

@@ -5,10 +5,12 @@ from .load import Session, latest_session, load_session
 from .merge import merge_sessions
 from .redact import redact_argv, redact_env, redact_json, redact_text
 from .store import Recorder, new_session_id
+from .whole import find_shortfall
 
 __all__ = [
     "Recorder",
     "Session",
+    "find_shortfall",
     "latest_session",
     "load_session",
     "merge_sessions",

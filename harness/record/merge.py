@@ -10,6 +10,7 @@ from harness.core import CaseResult, Json, Outcome, RecordError
 
 from .load import Session, load_session
 from .store import Recorder
+from .whole import count_planned, find_missing, find_shortfall
 
 
 def merge_sessions(
@@ -21,7 +22,8 @@ def merge_sessions(
     """Write the cases and runs of several sessions into a new one at `out`, and load it.
 
     A case that several shards ran (null cases, controls) is kept once; it must be the same case
-    with the same verdict from every judge.
+    with the same verdict from every judge. Shards that are not whole, or not all there, never
+    merge to a pass.
 
     Args:
         paths: what `load_session` takes, one for each shard.
@@ -36,14 +38,33 @@ def merge_sessions(
         raise RecordError("paths=[] names no session; give at least one shard to merge")
     shards = [load_session(path) for path in paths]
     kept = _merge_results(shards)
-    with Recorder(Path(out), _manifest(shards, len(kept))) as recorder:
+    num_cases = len(kept) + sum(count_planned(s) - len(s.results) for s in shards)
+    gaps = [*_shortfalls(shards), *find_missing(shards)]
+    with Recorder(Path(out), {**_manifest(shards, num_cases), "gaps": gaps}) as recorder:
         for shard in shards:
             _copy_runs(shard, recorder.runs_dir)
         for result in kept:
             recorder.save_result(result)
         if conclude is not None:
-            recorder.close(conclude(kept))
+            outcome = conclude(kept)
+            if gaps:
+                outcome = outcome.incomplete(_sentence(gaps, len(kept), num_cases))
+            recorder.close(outcome)
     return load_session(out)
+
+
+def _shortfalls(shards: Sequence[Session]) -> list[str]:
+    found = []
+    for shard in shards:
+        if what := find_shortfall(shard):
+            part = shard.manifest.get("shard")
+            found.append(f"{f'shard {part}, ' if part else ''}session {shard.session_id}: {what}")
+    return found
+
+
+def _sentence(gaps: Sequence[str], num_recorded: int, num_planned: int) -> str:
+    shown = "; ".join(gaps[:4]) + (f"; and {len(gaps) - 4} more" if len(gaps) > 4 else "")
+    return f"Incomplete: {num_recorded} of {num_planned} planned cases were recorded ({shown})."
 
 
 def _merge_results(shards: Sequence[Session]) -> list[CaseResult]:
@@ -83,15 +104,23 @@ def _copy_runs(shard: Session, runs_dir: Path) -> None:
 
 def _manifest(shards: Sequence[Session], num_cases: int) -> Mapping[str, Json]:
     first = dict(shards[0].manifest)
-    for name in ("session_id", "schema_version", "finished_at", "outcome", "num_recorded"):
+    for name in ("session_id", "schema_version", "finished_at", "outcome", "num_recorded", "shard"):
         first.pop(name, None)
-    models = [m for s in shards for m in s.manifest.get("models", [])]
     starts = [str(s.manifest["started_at"]) for s in shards if "started_at" in s.manifest]
     return {
         **first,
         **({"started_at": min(starts)} if starts else {}),
-        "models": list(dict.fromkeys(models)),
+        "models": _models(shards),
+        "is_cut_short": any(s.manifest.get("is_cut_short") for s in shards),
         "num_cases": num_cases,
         "merged_from": [s.session_id for s in shards],
         "shard_problems": [f"{s.session_id}: {p}" for s in shards for p in s.problems],
     }
+
+
+def _models(shards: Sequence[Session]) -> Json:
+    """Every shard's models: name -> display name, or names alone where a shard has no more."""
+    given = [s.manifest.get("models", {}) for s in shards]
+    if all(isinstance(models, dict) for models in given):
+        return {name: shown for models in given for name, shown in models.items()}
+    return list(dict.fromkeys(name for models in given for name in models))

@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 
-from harness.core import CaseResult, Json, Outcome, Run, Verdict
+from harness.core import CaseResult, ExitCode, Json, Outcome, Run, Verdict
 
 from .cell import filter_axes, lead_sentence
 
@@ -24,7 +24,8 @@ def render_junit(
 
     FAIL becomes a failure, VACUOUS a failure of type VACUOUS, ERROR an error, UNSUPPORTED skipped
     with its reason. A control that behaved passes, whatever its verdict; one that did not is a
-    failure of type CONTROL.
+    failure of type CONTROL. A session that did not pass although no case says why (it was cut
+    short, shards are missing, nothing was compared) has an error of its own, of type SESSION.
 
     Returns:
         The document, with its XML declaration.
@@ -36,12 +37,15 @@ def render_junit(
     suites = [(session, counting)] + ([(f"{session}.controls", controls)] if controls else [])
     for name, members in suites:
         root.append(_suite(name, members, runs))
+    if outcome.exit_code not in (ExitCode.PASS, ExitCode.UNSUPPORTED) and not _is_red(root):
+        root.append(_session_suite(session, outcome))
     for key in ("tests", "failures", "errors", "skipped"):
         root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
     root.set("time", f"{sum(r.duration_s for r in results):.3f}")
     properties = ET.Element("properties")
     _property(properties, "exit_code", str(outcome.exit_code))
     _property(properties, "sentence", outcome.sentence)
+    _property(properties, "downgraded", str(outcome.downgraded).lower())
     root[0].insert(0, properties)
     ET.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
@@ -56,6 +60,19 @@ def _suite(name: str, results: Sequence[CaseResult], runs: Mapping[str, Run]) ->
     suite.set("time", f"{sum(r.duration_s for r in results):.3f}")
     if results:
         suite.set("timestamp", min(r.started_at for r in results))
+    return suite
+
+
+def _is_red(root: ET.Element) -> bool:
+    return any(next(root.iter(tag), None) is not None for tag in ("failure", "error"))
+
+
+def _session_suite(session: str, outcome: Outcome) -> ET.Element:
+    """A suite of one testcase that carries the session's own outcome."""
+    counts = {"tests": "1", "failures": "0", "errors": "1", "skipped": "0", "time": "0.000"}
+    suite = ET.Element("testsuite", {"name": _clean(f"{session}.session"), **counts})
+    case = ET.SubElement(suite, "testcase", classname="harness.session", name="is complete")
+    ET.SubElement(case, "error", type="SESSION", message=_clean(outcome.sentence))
     return suite
 
 

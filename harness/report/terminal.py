@@ -14,7 +14,7 @@ from harness.core import CaseResult, Finding, Outcome, Run, Verdict
 from .cell import CellView, lead_sentence, view_cell
 from .effect import EffectRow
 from .tokens import TokensView
-from .words import MARKS, MEANINGS, count, format_bytes
+from .words import DOWNGRADED, MARKS, MEANINGS, count, format_bytes
 
 STYLES: dict[str, str] = {
     "PASS": "green",
@@ -33,6 +33,8 @@ def case_line(result: CaseResult) -> Text:
     """
     text = _verdict(result.verdict.value, width=12)
     text.append(_one_line(result.case.anchor))
+    if other := result.case.workload.model.stand_in_for:
+        text.append(f" (stand-in for {_one_line(other)})", style="yellow")
     if not result.counts and result.behaved:
         role = "null run exact" if result.case.role == "null" else "planted fault caught"
         text.append(f"  {role}", style="green")
@@ -45,7 +47,9 @@ def case_line(result: CaseResult) -> Text:
 def summary(outcome: Outcome, results: Sequence[CaseResult]) -> RenderableType:
     """The sentence, a table of counts by runner, the cells that did not pass, the controls."""
     color = STYLES["PASS"] if outcome.passed else STYLES["FAIL"]
-    parts: list[RenderableType] = [Text(outcome.sentence, style=color), Text()]
+    parts: list[RenderableType] = [Text(outcome.sentence, style=color)]
+    parts += [Text(DOWNGRADED, style=STYLES["FAIL"])] if outcome.downgraded else []
+    parts.append(Text())
     parts.append(_counts_table(outcome, results))
     bad = [r for r in results if r.counts and r.verdict is not Verdict.PASS]
     for shown in bad[:12]:
@@ -73,7 +77,7 @@ def explain(result: CaseResult, runs: Mapping[str, Run]) -> RenderableType:
     head.append(cell.anchor)
     parts: list[RenderableType] = [head, Text(cell.title, style="bold")]
     parts += [Text(note, style="yellow") for note in cell.notes]
-    facts = [("compared with", cell.baseline_id), *cell.facts]
+    facts = [("model", cell.model), ("compared with", cell.baseline_id), *cell.facts]
     parts += [Text("; ".join(f"{k} {v}" for k, v in facts), style="dim"), Text()]
     parts += [_proofs(cell)] if cell.proofs else []
     for broken in cell.breakdowns:

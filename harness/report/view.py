@@ -12,7 +12,7 @@ from .cell import CellView, view_cell
 from .grid import GridView, view_grid
 from .killtable import KillTableView, kill_outcome, view_kill_table
 from .paired import PairedRow, view_paired
-from .words import MARKS, MEANINGS, count, listing
+from .words import DOWNGRADED, MARKS, MEANINGS, count, listing
 
 _AXES: tuple[str, ...] = ("runner", "backend", "pin", "model")
 _WORST: tuple[str, ...] = ("FAIL", "ERROR", "VACUOUS", "UNSUPPORTED", "PASS")
@@ -93,7 +93,10 @@ def build_view(
         tone=_tone(outcome, results),
         exit_code=outcome.exit_code,
         exit_meaning=_exit_meaning(outcome.exit_code) if kill_table is None else "",
-        facts=_facts(results, runs, manifest),
+        facts=(
+            *((("note", DOWNGRADED),) if outcome.downgraded else ()),
+            *_facts(results, runs, manifest),
+        ),
         pills=tuple(_pill(v, outcome) for v in MARKS),
         controls=_controls(pairs, outcome),
         grid=view_grid(counting),
@@ -167,7 +170,7 @@ def _pill(verdict: str, outcome: Outcome) -> Pill:
     return Pill(
         verdict=verdict,
         mark=MARKS[verdict],
-        meaning=MEANINGS[verdict],
+        meaning=MEANINGS[verdict] + (f"; {DOWNGRADED}" if outcome.downgraded else ""),
         num_cells=outcome.counts.get(verdict, 0),
     )
 

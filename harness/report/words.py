@@ -23,6 +23,9 @@ MEANINGS: dict[str, str] = {
     "ERROR": "did not run, or could not be probed",
 }
 
+DOWNGRADED = "EXACT verdicts are downgraded: the null run is not exact"
+"""Said wherever a session's verdicts stand, when its null run is not exact."""
+
 PROOFS: tuple[str, ...] = (
     *("effect", "placement", "memory"),
     *("ordering", "integrity", "tokens"),

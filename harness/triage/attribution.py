@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from harness.core import Finding, PlannedCase, Setting, Verdict, Workload
+from harness.core import CaseResult, Finding, PlannedCase, Setting, Verdict, Workload
 
 AXES = ("engine_args", "env", "python", "enforce_eager", "multiprocessing", "runner", "offload")
 """Order in which the axes are changed one by one; offload last, as it is what is asked about."""
@@ -59,3 +59,19 @@ def attribute(
             )
         now = after
     return None
+
+
+def attribute_results(results: Sequence[CaseResult], *, pair: PairUp, look: Look) -> dict[str, str]:
+    """`attribute` every counted FAIL whose sides differ in two or more axes.
+
+    Returns:
+        Case id -> sentence, where there is one.
+    """
+    notes = {}
+    for result in results:
+        case = result.case
+        if result.counts and result.verdict is Verdict.FAIL:
+            note = attribute(case.baseline, case.target, case.workload, pair=pair, look=look)
+            if note is not None:
+                notes[case.case_id] = note
+    return notes

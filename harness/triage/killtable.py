@@ -48,9 +48,10 @@ def make_kill_table(
         test.name: limit_judges(test.build(), judges) for test in tests if test.build is not None
     }
     try:
-        session.run_plan(Plan(cases=(*(t.planned for t in trials), *built.values())))
+        cases = (*(t.planned for t in trials), *built.values())
+        session.run_plan(Plan(cases=cases), controls=False)
     except KeyboardInterrupt:
-        session.finish()
+        session.finish(controls=False)
         raise
     results = {result.case.case_id: result for result in session.results}
     lines = [build_line(fault, trials, results, session.runs, judges) for fault in faults]

@@ -120,42 +120,8 @@ def prove_properties(
     Raises:
         UsageError: hypothesis is not installed, or the fault is unknown or cannot run.
     """
-    try:
-        from hypothesis import HealthCheck, Phase, Verbosity, given, settings
-        from hypothesis import seed as seeded
-        from hypothesis.configuration import set_hypothesis_home_dir
-    except ImportError:
-        raise UsageError("hypothesis is not installed: install offload-harness[dev]") from None
-    modes, faults = _where(fault)
     started_at = time.monotonic()
-    seen: list[Trial] = []
-
-    @seeded(seed)
-    @settings(
-        max_examples=num_examples,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-        verbosity=Verbosity.quiet,
-        report_multiple_bugs=False,
-    )
-    @given(example=make_examples(modes, faults))
-    def holds(example: Example) -> None:
-        trial = prover.try_example(_applicable(example))
-        seen.append(trial)
-        if watch is not None:
-            watch(len(seen))
-        if not trial.holds:
-            raise PropertyBrokenError(to_text(example))
-
-    set_hypothesis_home_dir(prover.cache_dir / "hypothesis")
-    try:
-        holds()
-    except PropertyBrokenError:
-        pass  # the last one tried is the smallest: hypothesis runs it again at the end
-    finally:
-        set_hypothesis_home_dir(None)
+    seen = _generate(prover, _where(fault), num_examples, seed, watch)
     first = next((i for i, trial in enumerate(seen) if not trial.holds), len(seen) - 1)
     generated = seen[: first + 1]
     return PropertyReport(
@@ -166,6 +132,49 @@ def prove_properties(
         num_shrinks=len(seen) - len(generated),
         elapsed_s=round(time.monotonic() - started_at, 2),
     )
+
+
+def _generate(
+    prover: Prover,
+    where: tuple[tuple[str, ...], tuple[str, ...]],
+    num_examples: int,
+    seed: int,
+    watch: Callable[[int], None] | None,
+) -> list[Trial]:
+    """Every trial in order; the last one is the smallest that does not hold, if there is one."""
+    try:
+        import hypothesis as hy
+        from hypothesis.configuration import set_hypothesis_home_dir
+    except ImportError:
+        raise UsageError("hypothesis is not installed: install offload-harness[dev]") from None
+    seen: list[Trial] = []
+
+    @hy.seed(seed)
+    @hy.settings(
+        max_examples=num_examples,
+        database=None,
+        deadline=None,
+        phases=(hy.Phase.generate, hy.Phase.shrink),
+        suppress_health_check=list(hy.HealthCheck),
+        verbosity=hy.Verbosity.quiet,
+        report_multiple_bugs=False,
+    )
+    @hy.given(example=make_examples(*where))
+    def holds(example: Example) -> None:
+        seen.append(prover.try_example(_applicable(example)))
+        if watch is not None:
+            watch(len(seen))
+        if not seen[-1].holds:
+            raise PropertyBrokenError(to_text(example))
+
+    set_hypothesis_home_dir(prover.cache_dir / "hypothesis")
+    try:
+        holds()
+    except PropertyBrokenError:
+        pass  # hypothesis ends with the smallest
+    finally:
+        set_hypothesis_home_dir(None)
+    return seen
 
 
 def _where(fault: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

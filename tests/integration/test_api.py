@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from harness import compare_all_settings, compare_two_settings
+from harness import compare_all_settings, compare_two_settings, load_run
 from harness.core import (
     ComparisonErrored,
     ComparisonFailed,
@@ -179,3 +179,38 @@ def test_a_launch_that_takes_too_long_is_an_error(tmp_path):
 def test_an_unknown_method_is_refused(compare):
     with pytest.raises(UsageError, match="method='encode' is not known; known: generate"):
         compare([], [], method="encode")
+
+
+@pytest.mark.parametrize(
+    "given", [{"max_wait_seconds": 9.0}, {"reports_dir": "somewhere"}], ids=lambda g: next(iter(g))
+)
+def test_what_a_given_session_decides_cannot_be_given_again(compare, given):
+    (name,) = given
+    with pytest.raises(UsageError, match=f"{name}=.* given together with session="):
+        compare([], ["--cpu-offload-gb", "1"], **given)
+
+
+def test_the_null_case_of_an_offloading_baseline_is_of_that_baseline(compare, session):
+    compare(["--cpu-offload-gb", "0.002"], ["--offload-group-size", "2"])
+
+    baselines = [r.case.baseline.offload.offload_id for r in session.results if not r.counts]
+    assert "uva-gb0.002-pin1" in baselines
+
+
+def test_an_interrupted_call_is_not_recorded_as_passed(tmp_path, monkeypatch):
+    real = Session.compare
+
+    def compare_or_stop(self, planned):
+        if planned.case.role == "case":
+            raise KeyboardInterrupt
+        return real(self, planned)
+
+    monkeypatch.setattr(Session, "compare", compare_or_stop)
+    with pytest.raises(KeyboardInterrupt):
+        compare_two_settings(
+            MODEL, [], ["--cpu-offload-gb", "1"], workload="short", reports_dir=tmp_path
+        )
+
+    recorded = load_run(tmp_path)
+    assert 3 == recorded.outcome.exit_code
+    assert recorded.outcome.sentence.startswith("Interrupted: ")

@@ -2,6 +2,11 @@
 
 import pytest
 
+from harness.cells import plan_matrix
+from harness.cli import bench
+from harness.core import LaunchError
+from harness.settings import load_matrix
+
 from .commandline import run_harness
 
 
@@ -38,4 +43,12 @@ def test_unknown_part_is_refused(cli):
     answer = cli("bench", "--only", "everything")
 
     assert 2 == answer.code
-    assert "harness: --only 'everything' is not known; known: engine, matrix\n" == answer.err
+    known = "engine, matrix, instruments"
+    assert f"harness: --only 'everything' is not known; known: {known}\n" == answer.err
+
+
+def test_a_matrix_that_does_not_pass_gives_no_ratio(monkeypatch, tmp_path):
+    plan = plan_matrix(load_matrix(None), select=lambda *_cell: False)
+
+    with pytest.raises(LaunchError, match="did not pass, its time means nothing: Nothing was"):
+        bench._time_matrix(plan, tmp_path)

@@ -1,5 +1,7 @@
 """`harness compare`: two settings of one model, from two strings."""
 
+import harness
+
 from .commandline import run_harness
 
 
@@ -39,3 +41,23 @@ def test_the_command_in_the_record_runs_the_same_again(tmp_path, cli):
     assert command.startswith("harness compare tiny-llama")
     assert "'--offload-group-size 2 --offload-prefetch-step 3'" in command
     assert 2 == shown.code or command == shown.json["command"]
+
+
+def test_a_difference_in_several_axes_is_attributed(tmp_path):
+    dummy = "--load-format dummy --seed"
+    answer = compare(
+        tmp_path, "--baseline", f"{dummy} 1", "--target", f"{dummy} 2 --cpu-offload-gb 1"
+    )
+
+    assert 1 == answer.code, answer.out + answer.err
+    assert "Attributed: the difference comes with engine_args (" in answer.out
+    (note,) = harness.load_run(answer.session).manifest["attributed"].values()
+    assert f"Attributed: {note}" in answer.out
+
+
+def test_two_sides_without_offload_still_show_that_they_can_fail(tmp_path):
+    answer = compare(tmp_path, "--json")
+
+    assert 4 == answer.code, answer.out + answer.err
+    assert ["case", "control", "null"] == sorted(c["role"] for c in answer.json["cases"])
+    assert {"ok"} == set(answer.json["outcome"]["controls"].values())

@@ -17,12 +17,20 @@ SCRIPTED = """
 import pytest
 
 from harness.core import Finding, Verdict
+from harness.settings import load_model, load_workload
 from tests.builders import build_case, build_result
 
 
 @pytest.fixture(scope="session")
 def harness_session():
     class Scripted:
+        results = []
+
+        def compare_once(self, planned):
+            verdict = {"null": Verdict.PASS, "control": Verdict.FAIL}[planned.case.role]
+            word = Finding(judge="tokens", verdict=verdict, summary="as it must be")
+            return build_result(planned.case, [word])
+
         def compare(self, verdict):
             word = Finding(judge="effect", verdict=verdict, summary="because of " + verdict.value)
             return build_result(build_case(), [word])
@@ -33,7 +41,7 @@ def harness_session():
 @pytest.fixture
 def check(harness_session, monkeypatch, check_case):
     class Planned:
-        case = build_case()
+        case = build_case(workload=load_workload("short", load_model("tiny-llama")))
 
     def run(verdict):
         scripted = type(harness_session).compare
@@ -149,7 +157,14 @@ def test_a_matrix_runs_on_two_workers_into_the_chosen_store(project):
     assert not (project.path / "reports").exists()
     sessions = loaded(project.path / "kept")
     assert {"gw0", "gw1"} == {s.manifest["worker"] for s in sessions}
-    assert 8 == sum(len(s.results) for s in sessions)
+    cells = [r.case.anchor for s in sessions for r in s.results if r.counts]
+    assert 5 == len(cells) == len(set(cells))
+    for session in sessions:
+        guards = [r.case for r in session.results if not r.counts]
+        assert len(guards) == len({case.case_id for case in guards})
+        judged = {r.case.baseline.runner for r in session.results if r.case.role == "case"}
+        assert judged <= {case.baseline.runner for case in guards if case.role == "null"}
+        assert "control" in {case.role for case in guards}
     assert 'name="verdict" value="PASS"' in (project.path / "j.xml").read_text()
 
 
@@ -185,3 +200,23 @@ def test_a_bad_option_is_a_usage_error_in_one_line(project, args, said):
     assert child.ret != 0
     assert any(said in line for line in child.outlines + child.errlines)
     child.stdout.no_fnmatch_line("*Traceback*")
+
+
+INTERRUPTED = """
+def test_one(planned_case, check_case):
+    check_case(planned_case)
+    if planned_case.case.role == "case":
+        raise KeyboardInterrupt
+"""
+
+
+def test_an_interrupted_pytest_session_is_not_recorded_as_passed(project):
+    project.write(INTERRUPTED)
+
+    child = project("--harness-matrix", "small.yaml", "-k", "v1-uva and not control")
+
+    assert 2 == child.ret
+    (session,) = loaded(project.path / "reports")
+    assert ["null", "control", "case"] == [r.case.role for r in session.results]
+    assert 3 == session.outcome.exit_code
+    assert session.outcome.sentence.startswith("Interrupted: ")

@@ -4,6 +4,7 @@ import json
 import xml.etree.ElementTree as ET
 
 import harness
+from harness.cli.run import brief
 
 from .commandline import run_harness
 
@@ -91,4 +92,47 @@ def test_a_refused_setting_is_unsupported_with_its_reason(tmp_path):
     assert 5 == answer.code, answer.out + answer.err
     (case,) = [c for c in answer.json["cases"] if c["role"] == "case"]
     assert "UNSUPPORTED" == case["verdict"]
-    assert any("enforce_eager=False" in f for f in case["findings"].values())
+    assert any("recorded graphs are not in this engine yet" in f for f in case["findings"].values())
+
+
+def test_graph_cells_are_set_apart_and_the_rest_is_proven(tmp_path):
+    matrix = tmp_path / "graphs.yaml"
+    matrix.write_text(
+        "models: [tiny-llama]\nworkload: short\naxes:\n  enforce_eager: [false, true]\n"
+        "  runner: [v2]\n  offload: [{cpu_offload_gb: 1}]\n"
+    )
+
+    answer = run_harness("run", "--matrix", matrix, "-o", tmp_path / "out", "--json")
+
+    assert 0 == answer.code, answer.out + answer.err
+    cases = [c for c in answer.json["cases"] if c["role"] != "null"]
+    verdicts = {c["cell"].split("pin1-")[-1]: c["verdict"] for c in cases}
+    assert {"graph": "UNSUPPORTED", "eager": "PASS", "eager!host-copy-damaged": "FAIL"} == verdicts
+    assert "recorded graphs are not in this engine yet" in answer.json["outcome"]["sentence"]
+    assert not list((answer.session / "runs").glob("*graph*"))
+
+
+def test_a_stand_in_is_named_in_every_output(tmp_path):
+    asked = "hmellor/tiny-random-LlamaForCausalLM"
+    matrix = tmp_path / "one.yaml"
+    matrix.write_text(
+        f"models: [{asked}]\nworkload: short\naxes:\n  runner: [v2]\n"
+        "  offload: [{cpu_offload_gb: 1}]\n"
+    )
+    named = f"tiny-llama (stand-in for {asked})"
+
+    answer = run_harness("run", "--matrix", matrix, "-o", tmp_path / "out")
+    shown = run_harness("show", "/v2-uva-gb1-pin1-eager", "--run", answer.session)
+
+    assert 0 == answer.code, answer.out + answer.err
+    lines = [line for line in answer.out.splitlines() if line.startswith(("✓", "✕"))]
+    assert 3 == len(lines)
+    assert all(f"(stand-in for {asked})" in line for line in lines)
+    properties = ET.parse(answer.session / "junit.xml").iter("property")
+    assert asked in [p.get("value") for p in properties if p.get("name") == "stand_in_for"]
+    session = harness.load_run(answer.session)
+    assert {asked} == set(session.frame()["stand_in_for"])
+    assert {asked} == set(session.frame()["axis_stand_in_for"])
+    assert {named} == {brief(r)["model"] for r in session.results}
+    assert named in (answer.session / "report.html").read_text()
+    assert named in shown.out

@@ -83,8 +83,8 @@ def test_logprobs_refuse_a_token_that_the_other_side_did_not_consider(other):
         check_logprobs_close(outputs_0_lst=left, outputs_1_lst=right, **NAMES)
 
 
-def plan(*targets, controls=True, tier=Tier.EXACT):
-    settings = [parse_engine_args(list(args)) for args in ([], *targets)]
+def plan(*targets, base=(), controls=True, tier=Tier.EXACT):
+    settings = [parse_engine_args(list(args)) for args in (base, *targets)]
     workload = load_workload("short", load_model("tiny-llama"))
     return plan_comparison(settings, workload, tier=tier, controls=controls)
 
@@ -95,8 +95,28 @@ def test_null_case_and_planted_fault_come_before_the_pairs():
     assert ["null", "control", "case", "case"] == roles
 
 
-def test_without_offload_there_is_nothing_to_plant_a_fault_in():
-    assert ["null", "case"] == [p.case.role for p in plan([]).cases]
+def test_the_null_case_is_of_the_first_setting_whatever_it_offloads():
+    null, control, _ = plan(["--offload-group-size", "2"], base=["--cpu-offload-gb", "1"]).cases
+
+    assert "uva" == null.case.baseline.offload.resolved_backend
+    assert null.case.baseline == null.case.target == control.case.baseline
+    assert null.baseline_key != null.target_key
+    assert "prefetch" == control.case.target.offload.resolved_backend
+
+
+@pytest.mark.parametrize("base", [[], ["--cpu-offload-gb", "0.002"]], ids=["none", "offloading"])
+def test_where_no_target_offloads_the_fault_is_planted_in_the_baseline(base):
+    null, control, _ = plan([], base=base).cases
+
+    assert ("null", "control") == (null.case.role, control.case.role)
+    assert ("host-copy-damaged",) == control.case.target.faults
+    assert control.case.expected.offloaded_bytes > 0
+    kept = null.case.baseline.offload.cpu_offload_gb or 1
+    assert kept == control.case.target.offload.cpu_offload_gb
+
+
+def test_controls_can_be_left_out():
+    assert ["case"] == [p.case.role for p in plan([], controls=False).cases]
 
 
 def test_the_first_setting_is_launched_once_for_all_pairs():

@@ -73,12 +73,32 @@ def test_selection_sees_anchor_and_axes(matrix):
 
 
 def test_faults_are_planted_in_targets_only(matrix):
-    plan = plan_matrix(matrix, faults=["pin-flag-ignored"])
+    plan = plan_matrix(matrix, faults=["host-copy-damaged"])
 
     for planned in plan.cases:
-        wanted = {"case": ("pin-flag-ignored",), "control": ("host-copy-damaged",)}
+        wanted = {"case": ("host-copy-damaged",), "control": ("host-copy-damaged",)}
         assert wanted.get(planned.case.role, ()) == planned.case.target.faults
         assert () == planned.case.baseline.faults
+
+
+def test_a_cell_that_a_fault_does_not_apply_to_stays_a_plain_one(matrix):
+    plain = cells(plan_matrix(matrix))
+    faulty = cells(plan_matrix(matrix, faults=["offloader-not-installed"]))
+
+    name = "!offloader-not-installed"
+    assert faulty == [anchor + name * ("/v2-" in anchor) for anchor in plain]
+
+
+def test_a_fault_that_applies_to_no_selected_cell_is_refused_with_the_reason(matrix):
+    with pytest.raises(UsageError, match="pin_memory is left on") as caught:
+        plan_matrix(matrix, faults=["pin-flag-ignored"])
+    assert "none of the 6 selected cells" in str(caught.value)
+    with pytest.raises(UsageError, match="runner v1 is not one of v2"):
+        plan_matrix(
+            matrix,
+            faults=["offloader-not-installed"],
+            select=lambda _, axes: axes["runner"] == "v1",
+        )
 
 
 def test_unknown_fault_and_model_are_refused_before_anything_runs(matrix):

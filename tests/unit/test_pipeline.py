@@ -7,7 +7,17 @@ from dataclasses import replace
 import pytest
 
 from harness import pipeline
-from harness.core import ExitCode, Plan, PlannedCase, RunKey, RunStatus, Skipped, Verdict
+from harness.core import (
+    ComparisonFailed,
+    ExitCode,
+    LaunchError,
+    Plan,
+    PlannedCase,
+    RunKey,
+    RunStatus,
+    Skipped,
+    Verdict,
+)
 from harness.pipeline import Options, Progress, Session
 from harness.record import load_session
 from tests.builders import (
@@ -76,7 +86,7 @@ def open_session(tmp_path, monkeypatch):
 
 def test_each_unique_run_is_launched_once(open_session):
     with open_session() as session:
-        outcome = session.run_plan(PLAN)
+        outcome = session.run_plan(PLAN, controls=False)
 
     launched = session.launcher.launched
     assert sorted(k.key for k in PLAN.runs) == sorted(launched)
@@ -138,6 +148,75 @@ def test_an_interrupt_keeps_the_judged_cases_and_does_not_pass(open_session, mon
     assert outcome == loaded.outcome
     assert ExitCode.ERROR == outcome.exit_code
     assert outcome.sentence.startswith("Interrupted: 2 of 3 cases were judged. So far: ")
+
+
+def test_a_run_that_was_interrupted_without_a_word_cuts_the_session_short(
+    open_session, monkeypatch
+):
+    """No exception comes: the launch itself says that it was interrupted."""
+
+    def launch(self, key):
+        run = replace(build_run(key.setting, build_expectation(key.setting)), run_id=key.key)
+        is_last = key.key == PLAN.runs[-1].key
+        return replace(run, status=RunStatus.INTERRUPTED, outputs=()) if is_last else run
+
+    monkeypatch.setattr(ScriptedLauncher, "launch", launch)
+    with open_session() as session:
+        outcome = session.run_plan(PLAN)
+
+    assert ExitCode.ERROR == outcome.exit_code
+    assert outcome.sentence.startswith("Interrupted: 2 of 3 cases were judged.")
+
+
+def leave_by(session, error):
+    """Judge one case, then leave the session by `error`."""
+
+    def judge_and_raise():
+        with session:
+            session.compare(PLAN.cases[1])
+            raise error
+
+    with pytest.raises(type(error)):
+        judge_and_raise()
+    return session
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), LaunchError("no interpreter")])
+def test_a_session_left_by_an_error_is_recorded_as_cut_short(open_session, error):
+    session = leave_by(open_session(), error)
+
+    loaded = load_session(session.folder)
+    assert ExitCode.ERROR == loaded.outcome.exit_code
+    assert loaded.manifest["is_cut_short"]
+
+
+def test_a_launch_that_could_not_be_made_is_not_forgotten(open_session, monkeypatch):
+    with open_session() as session:
+        session.compare(PLAN.cases[1])
+        monkeypatch.setattr(session.launcher, "launch", lambda _key: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            session.compare(PLAN.cases[2])
+        outcome = session.finish()
+
+    assert ExitCode.ERROR == outcome.exit_code
+    assert outcome.sentence.startswith("Interrupted: 1 of 2 cases were judged.")
+
+
+def test_a_verdict_that_was_raised_is_no_interruption(open_session):
+    session = leave_by(open_session(), ComparisonFailed("FAIL"))
+
+    loaded = load_session(session.folder)
+    assert loaded.outcome.sentence.startswith("No control was run")
+    assert loaded.manifest["is_cut_short"] is False
+    assert 1 == loaded.manifest["num_cases"]
+
+
+def test_a_guard_is_judged_once(open_session):
+    with open_session() as session:
+        first = session.compare_once(PLAN.cases[0])
+        assert first is session.compare_once(PLAN.cases[0])
+
+    assert 1 == len(session.results)
 
 
 def interrupting_wait(num_cases):

@@ -1,5 +1,7 @@
 """The plugin's pure parts: marks of a cell, the text of a failure, what a control must give."""
 
+from dataclasses import replace
+
 import pytest
 
 from harness.core import (
@@ -8,9 +10,13 @@ from harness.core import (
     Finding,
     PlannedCase,
     RunKey,
+    Setting,
     Verdict,
 )
-from harness.plugin import _marks, explain, judge_outcome
+from harness.judge import conclude
+from harness.plan import build_pair
+from harness.plugin import _marks, check_outcome, explain, judge_outcome, run_guards
+from harness.settings import load_model, load_workload
 from tests.builders import NONE, PREFETCH, UVA, build_case, build_result
 
 
@@ -37,13 +43,64 @@ def test_marks_follow_the_target(offload, runner, marks):
 def test_a_control_that_fails_is_well_and_one_that_passes_is_not():
     assert Verdict.FAIL is judge_outcome(result(Verdict.FAIL, role="control")).verdict
 
-    with pytest.raises(ComparisonErrored, match="gave PASS, not FAIL: this session proves nothing"):
+    with pytest.raises(
+        ComparisonErrored, match=r"gave PASS, not FAIL .*: this session proves nothing"
+    ):
         judge_outcome(result(Verdict.PASS, role="control"))
 
 
-def test_a_null_case_that_differs_fails():
-    with pytest.raises(ComparisonFailed, match="token 3 differs"):
-        judge_outcome(result(Verdict.FAIL, role="null"))
+@pytest.mark.parametrize("verdict", [v for v in Verdict if v is not Verdict.PASS])
+def test_a_null_case_that_is_not_exact_fails_and_never_skips(verdict):
+    with pytest.raises(ComparisonErrored, match=f"null case gave {verdict.value}, not PASS"):
+        judge_outcome(result(verdict, role="null"))
+
+
+@pytest.mark.parametrize(
+    ("role", "verdict"), [("null", Verdict.UNSUPPORTED), ("control", Verdict.PASS)]
+)
+def test_a_pass_needs_guards_that_behave(role, verdict):
+    right = [result(Verdict.PASS, role="null"), result(Verdict.FAIL, role="control")]
+    passed = result(Verdict.PASS)
+    assert passed is judge_outcome(passed, right)
+
+    with pytest.raises(ComparisonErrored, match=f"the {role} case gave {verdict.value}"):
+        judge_outcome(passed, [*right, result(verdict, role=role)])
+    with pytest.raises(pytest.skip.Exception):
+        judge_outcome(result(Verdict.UNSUPPORTED), [result(verdict, role=role)])
+
+
+def test_a_session_does_not_end_well_where_a_guard_is_not_right():
+    passed, bad = result(Verdict.PASS), result(Verdict.PASS, role="control")
+    check_outcome([passed], conclude([passed]))
+
+    with pytest.raises(ComparisonErrored, match="was not caught"):
+        check_outcome([passed, bad], conclude([passed, bad]))
+
+
+def test_guards_are_run_once_for_each_baseline_and_one_fault_for_all():
+    work = load_workload("short", load_model("tiny-llama"))
+    pairs = [
+        build_pair(base, replace(base, offload=offload), work)
+        for base in (Setting(runner="v1"), Setting(runner="v2"))
+        for offload in (UVA, PREFETCH)
+    ]
+    made = []
+
+    class Scripted:
+        results = made
+
+        def compare_once(self, planned):
+            found = [r for r in made if r.case == planned.case]
+            verdict = Verdict.PASS if planned.case.role == "null" else Verdict.FAIL
+            if not found:
+                made.append(build_result(planned.case, [Finding(
+                    judge="tokens", verdict=verdict, summary="x")]))  # fmt: skip
+            return (found or made)[-1]
+
+    for pair in pairs:
+        assert all(guard.behaved for guard in run_guards(Scripted(), pair))
+
+    assert ["null", "control", "null"] == [r.case.role for r in made]
 
 
 def test_unsupported_skips_with_its_reason():

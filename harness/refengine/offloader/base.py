@@ -64,12 +64,6 @@ class BaseOffloader(ABC):
     def post_init(self) -> None:  # noqa: B027 - most offloaders have nothing to finish
         """Finish after the weights are loaded."""
 
-    def sync_prev_onload(self) -> None:  # noqa: B027 - only asynchronous copies need it
-        """Make the current stream wait for copies started so far."""
-
-    def join_after_forward(self) -> None:  # noqa: B027 - only asynchronous copies need it
-        """Make the current stream wait for copies that the forward pass has left running."""
-
     def shutdown(self) -> None:  # noqa: B027 - an offloader without state has nothing to drop
         """Drop hooks, buffers and host copies; the modules cannot compute afterwards."""
 

@@ -55,12 +55,3 @@ class StaticBufferPool:
     def get_buffer(self, info: ParamInfo, slot_idx: int) -> torch.Tensor:
         """Return the buffer of a parameter in a slot."""
         return self._buffers[info][slot_idx]
-
-    def slot_of(self, tensor: torch.Tensor) -> int | None:
-        """Return the slot that `tensor` starts in, found by address; None if in none."""
-        address = tensor.data_ptr()
-        for slots in self._buffers.values():
-            for slot_idx, buffer in enumerate(slots):
-                if buffer.data_ptr() == address:
-                    return slot_idx
-        return None

@@ -64,8 +64,8 @@ class PrefetchOffloader(BaseOffloader):
         self.buffer_pool: StaticBufferPool | None = None
         self.total_offloaded_bytes = 0
         """Set by `post_init`."""
-        self.refills: dict[int, int] = {}
-        """Index of an offloaded module -> index of the one whose copy started after it ran."""
+        self.refills: dict[int, list[int]] = {}
+        """Index of an offloaded module -> each index whose copy started after it ran, once."""
         self._is_wrapped = False
         self._restores: list[Callable[[], None]] = []
 
@@ -103,14 +103,6 @@ class PrefetchOffloader(BaseOffloader):
         self.total_offloaded_bytes = sum(o.offloaded_bytes for o in self.module_offloaders)
         for offloader in self.module_offloaders[: self.prefetch_step]:
             offloader.start_onload()
-
-    def sync_prev_onload(self) -> None:
-        """Make the current stream wait for all copies queued so far."""
-        self.device.current_stream().wait_stream(self.copy_stream)
-
-    def join_after_forward(self) -> None:
-        """Make the current stream wait for the copies that the last modules started."""
-        self.device.current_stream().wait_stream(self.copy_stream)
 
     def shutdown(self) -> None:
         """Drop hooks, pool and host copies; offloaded parameters are left empty."""
@@ -164,7 +156,12 @@ class PrefetchOffloader(BaseOffloader):
             index, self.prefetch_step, len(self.module_offloaders)
         )
         self.module_offloaders[next_index].start_onload()
-        self.refills[index] = next_index
+        self._note_refill(index, next_index)
+
+    def _note_refill(self, index: int, next_index: int) -> None:
+        seen = self.refills.setdefault(index, [])
+        if next_index not in seen:
+            seen.append(next_index)
 
     @staticmethod
     def _get_next_prefetch_index(index: int, prefetch_step: int, num_modules: int) -> int:

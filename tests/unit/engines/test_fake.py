@@ -19,7 +19,7 @@ def test_without_a_script_answers_are_made_of_the_prompt_and_of_full_length():
 
     assert [o.step_idx for o in outputs] == [2, 2]
     assert outputs[0].token_ids[:4] == (1, 2, 3, 1)
-    assert len(outputs[0].token_ids) == 64
+    assert len(outputs[0].token_ids) == build_workload().sampling_params.max_tokens
 
 
 def test_scripted_answers_and_snapshot_come_back():

@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -83,3 +83,16 @@ def test_a_model_that_does_not_fit_is_out_of_memory_and_fits_with_offload(live_e
 def test_a_module_that_is_gone_is_named():
     with pytest.raises(InternalMovedError, match=r"harness\.refengine\.runner\.v3"):
         ReferenceModules().module("runner.v3")
+
+
+def test_every_engine_argument_is_in_the_effective_configuration(live_engine):
+    engine = live_engine(runner="v2", engine_args={"max_num_seqs": 3})
+
+    effective = engine.probe().effective_config
+
+    config = (
+        engine.llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.config
+    )
+    names = {f.name for f in fields(config)} - {"offload"}
+    assert names | {f.name for f in fields(config.offload)} == set(effective)
+    assert effective["max_num_seqs"] == 3

@@ -7,7 +7,13 @@ import pytest
 
 from harness.core import HarnessError, OffloadConfig, Setting
 from harness.engines import InternalMovedError, view_of
-from harness.faults import FAULTS, plant_after_start, plant_before_start, plant_in_worker
+from harness.faults import (
+    FAULTS,
+    plant_after_start,
+    plant_before_start,
+    plant_in_worker,
+    planted_faults,
+)
 from harness.faults.base import mode_of
 from harness.faults.patch import replace_name
 from harness.faults.weights import DAMAGE_FACTOR, host_copies
@@ -39,7 +45,7 @@ def test_every_fault_is_documented_and_named_as_registered(name):
 
     assert fault.name == name
     known = {"effect", "placement", "memory", "tokens", "ordering", "integrity"}
-    assert fault.needs or set(fault.killed_by) <= known
+    assert set(fault.killed_by) <= known
     assert fault.killed_by or fault.kind != "mutant"
     assert fault.summary
     assert len(fault.summary.splitlines()) == 1
@@ -166,6 +172,18 @@ def test_a_fault_that_did_not_reach_the_worker_is_an_error():
 
     with pytest.raises(HarnessError, match="'pin-flag-ignored' did not reach the process"):
         plant_after_start(setting, Recorder())
+
+
+def test_only_faults_that_apply_and_are_in_the_worker_count_as_planted():
+    engine = SimpleNamespace(rpc=lambda method: ["offloader-not-installed", "host-copy-damaged"])
+    names = ("offloader-not-installed", "host-copy-damaged", "wrong-refill-target")
+
+    def planted(runner, offload):
+        return planted_faults(Setting(runner=runner, offload=offload, faults=names), engine)
+
+    assert planted("v2", PREFETCH) == ("offloader-not-installed", "host-copy-damaged")
+    assert planted("v1", UVA) == ("host-copy-damaged",)
+    assert planted("v2", OffloadConfig()) == ()
 
 
 def test_a_seam_that_is_gone_is_named():

@@ -152,10 +152,37 @@ def test_offloader_that_claims_bytes_no_parameter_holds_fails():
     assert judge_effect(case, baseline_run(case), target).verdict is Verdict.FAIL
 
 
-def test_offloader_without_a_count_is_not_accused_of_miscounting():
+def test_an_offloader_may_not_say_that_it_has_no_count():
     case = build_case(UVA)
     target = target_run(case, reported_offloaded_bytes=-1)
-    assert judge_effect(case, baseline_run(case), target).verdict is Verdict.PASS
+    finding = judge_effect(case, baseline_run(case), target)
+    assert finding.verdict is Verdict.FAIL
+    assert "it counts -1 byte," in finding.summary
+
+
+@pytest.mark.parametrize("side", ["baseline", "target"])
+def test_execution_mode_that_could_not_be_read_is_vacuous(side):
+    case = build_case(UVA)
+    runs = {"baseline": baseline_run(case), "target": target_run(case)}
+    make = {"baseline": baseline_run, "target": target_run}[side]
+    runs[side] = make(case, effective_config={})
+    finding = judge_effect(case, runs["baseline"], runs["target"])
+    assert finding.verdict is Verdict.VACUOUS
+    assert finding.summary == f"enforce_eager in effect could not be read: {side}"
+    (row,) = (r for r in finding.evidence["rows"] if r["name"] == "enforce_eager")
+    assert not row["ok"]
+
+
+@pytest.mark.parametrize(
+    ("model", "verdict"),
+    [("toy", Verdict.PASS), ("./toy/", Verdict.PASS), ("other", Verdict.VACUOUS)],
+)
+def test_another_model_than_asked_is_vacuous(model, verdict):
+    case = build_case(UVA)
+    target = target_run(case, effective_config={"enforce_eager": True, "model": model})
+    finding = judge_effect(case, baseline_run(case), target)
+    assert finding.verdict is verdict
+    assert (verdict is Verdict.PASS) != ("target runs another model than asked" in finding.summary)
 
 
 @pytest.mark.parametrize("make_case", [build_case, build_null_case], ids=["case", "null"])

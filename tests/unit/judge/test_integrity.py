@@ -135,6 +135,34 @@ def test_an_offloaded_parameter_that_was_never_read_is_not_proven():
     assert "layers.3.mlp is offloaded and was never hashed" in found.summary
 
 
+def test_a_resident_parameter_that_was_never_read_is_not_proven_either():
+    whole = trace_of()
+    found = judge(right=replace(whole, reads=whole.reads[1:]))
+
+    assert found.verdict is Verdict.VACUOUS
+    assert "embed is resident and was never hashed on the target" in found.summary
+
+
+def test_what_no_checkpoint_has_is_not_called_the_checkpoints():
+    found = judge(right=trace_of(reads_of("rotary", is_first_read=True)))
+
+    assert found.verdict is Verdict.PASS
+    assert found.summary.endswith(
+        "are the checkpoint's, and for the 1 that no checkpoint has (rotary) "
+        "those of its first read."
+    )
+    assert found.evidence["target"]["num_held_against_first_read"] == 1
+
+
+def test_weights_held_against_nothing_but_their_first_read_are_not_proven():
+    whole = trace_of()
+    dummy = replace(whole, reads=tuple(replace(r, is_first_read=True) for r in whole.reads))
+    found = judge(left=dummy, right=dummy)
+
+    assert found.verdict is Verdict.VACUOUS
+    assert "no parameter is in a checkpoint" in found.summary
+
+
 def test_an_offload_that_never_took_effect_is_not_blamed_for_right_weights():
     case = case_of()
     found = judge_integrity(

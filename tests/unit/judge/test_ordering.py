@@ -6,7 +6,7 @@ from harness.core import OrderingTrace, Race, Verdict
 from harness.judge.ordering import judge_ordering
 from tests.builders import PREFETCH, UVA, baseline_run, build_case, noop_run, target_run
 
-TRACE = OrderingTrace(num_work=100, num_copies=20, num_checked=300)
+TRACE = OrderingTrace(num_work=100, num_copies=20, num_checked=300, num_pool_checked=90)
 RACE = Race(
     kind="write-read",
     resource="slot 0 of layers.3.mlp.down_proj.weight",
@@ -28,7 +28,11 @@ def case_of(offload=PREFETCH, instruments=("ordering",)):
     )
 
 
-def judge(case, left=TRACE, right=TRACE):
+BARE = replace(TRACE, num_copies=0, num_pool_checked=0)
+"""Of a side without offload: its KV cache and state are checked all the same."""
+
+
+def judge(case, left=BARE, right=TRACE):
     return judge_ordering(case, baseline_run(case, ordering=left), target_run(case, ordering=right))
 
 
@@ -68,7 +72,8 @@ def test_it_abstains_when_nobody_asked():
         ("right", None, "missing on the target"),
         ("left", None, "missing on the baseline"),
         ("right", replace(TRACE, num_work=0, num_checked=0), "no launch was seen"),
-        ("right", replace(TRACE, num_checked=0), "no pair of accesses was checked"),
+        ("right", replace(TRACE, num_copies=0), "no copy was seen on the target"),
+        ("right", replace(TRACE, num_pool_checked=0), "no pair of accesses to the buffer pool"),
     ],
 )
 def test_a_recording_without_content_proves_nothing(side, trace, words):
@@ -78,8 +83,8 @@ def test_a_recording_without_content_proves_nothing(side, trace, words):
     assert words in found.summary
 
 
-def test_only_prefetch_needs_pairs_to_be_checked():
-    assert judge(case_of(UVA), right=replace(TRACE, num_checked=0)).verdict is Verdict.PASS
+def test_only_prefetch_needs_copies_into_a_pool():
+    assert judge(case_of(UVA), right=BARE).verdict is Verdict.PASS
 
 
 def test_a_missing_recording_of_an_offload_that_never_took_effect_shares_its_cause():

@@ -99,7 +99,11 @@ def test_offloaded_parameter_with_its_bytes_on_the_device_fails():
         ({"slots": {1: 0, 3: 1}}, "slot of layer differs: layer 3 expected 0, found 1"),
         ({"slots": {1: 0}}, "slot of layer differs: layer 3 expected 0, found None"),
         ({"refill_after": {1: 1}}, "refill after layer differs: layer 1 expected 3, found 1"),
-        ({"refill_after": {2: 1}}, "refill after layer differs: layer 2 expected None, found 1"),
+        ({"refill_after": {1: 3}}, "refill after layer differs: layer 3 expected 1, found None"),
+        (
+            {"refill_after": {1: 3, 3: 1, 2: 1}},
+            "refill after layer differs: layer 2 expected None, found 1",
+        ),
     ],
 )
 def test_pool_not_as_computed_fails(changes, text):
@@ -148,6 +152,7 @@ def test_other_layers_with_the_same_bytes_are_called_that_and_nothing_else():
         else replace(p, layer_idx=moved[p.layer_idx], name=f"layers.{moved[p.layer_idx]}.{i}")
         for i, p in enumerate(build_params(case.expected))
     )
+    case = replace(case, expected=replace(case.expected, all_params=()))
     finding = judge_placement(case, baseline_run(case), target_run(case, params=params))
     assert finding.verdict is Verdict.FAIL
     assert finding.summary.startswith(
@@ -157,9 +162,36 @@ def test_other_layers_with_the_same_bytes_are_called_that_and_nothing_else():
     assert "had to be offloaded and are not" not in str(finding.evidence["problems"])
 
 
-def test_refills_are_judged_only_where_observed():
-    assert judge_pool(refill_after={}).verdict is Verdict.PASS
-    assert judge_pool(refill_after={3: 1}).evidence["num_refills_observed"] == 1
+@pytest.mark.parametrize(("max_tokens", "verdict"), [(1, Verdict.PASS), (2, Verdict.VACUOUS)])
+def test_no_refill_over_several_passes_is_vacuous(max_tokens, verdict):
+    case = build_case(PREFETCH)
+    params = replace(case.workload.sampling_params, max_tokens=max_tokens)
+    case = replace(case, workload=replace(case.workload, sampling_params=params))
+    pool = BufferPoolInfo(slot_capacity=1, num_bytes=2000, slots={1: 0, 3: 0})
+    finding = judge_placement(case, baseline_run(case), target_run(case, buffer_pool=pool))
+    assert finding.verdict is verdict
+    assert finding.evidence["num_refills_observed"] == 0
+
+
+@pytest.mark.parametrize("side", ["baseline", "target"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("", "parameters missing from the engine: 1 of 9, embed"),
+        ("intruder", "parameters the model does not have: 1, intruder"),
+    ],
+)
+def test_the_engine_has_just_the_parameters_of_the_model(side, name, text):
+    case = build_case(UVA)
+    runs = {"baseline": baseline_run(case), "target": target_run(case)}
+    expected = case.expected if side == "target" else case.expected_baseline
+    embed, *rest = build_params(expected)
+    params = (embed, replace(embed, name=name), *rest) if name else tuple(rest)
+    make = target_run if side == "target" else baseline_run
+    runs[side] = make(case, params=params)
+    finding = judge_placement(case, runs["baseline"], runs["target"])
+    assert finding.verdict is Verdict.FAIL
+    assert finding.summary == f"{side}: {text}"
 
 
 def test_slot_found_by_address_that_differs_fails():
@@ -186,7 +218,7 @@ def test_unreadable_pool_cannot_tell():
 @pytest.mark.parametrize(("by_address", "verdict"), [(0, Verdict.PASS), (None, Verdict.VACUOUS)])
 def test_slots_must_be_read_from_the_offloader_or_found_by_address(by_address, verdict):
     case = build_case(PREFETCH)
-    pool = BufferPoolInfo(slot_capacity=1, num_bytes=2000)
+    pool = BufferPoolInfo(slot_capacity=1, num_bytes=2000, refill_after={1: 3, 3: 1})
     params = tuple(
         replace(p, slot_idx=by_address) if p.is_offloaded else p
         for p in build_params(case.expected)

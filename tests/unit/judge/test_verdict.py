@@ -12,6 +12,7 @@ from tests.builders import (
     UVA,
     baseline_run,
     build_case,
+    build_expectation,
     build_null_case,
     build_output,
     build_result,
@@ -67,6 +68,12 @@ def control(*, caught=True):
 def null(*, exact=True):
     case = build_null_case()
     return judged(case) if exact else wrong(case)
+
+
+def runners():
+    case = build_case(NONE)
+    baseline = replace(case.baseline, runner="v1")
+    return judged(replace(case, baseline=baseline, expected_baseline=build_expectation(baseline)))
 
 
 def test_all_proven_is_zero_and_says_what_was_proven():
@@ -131,7 +138,60 @@ def test_failing_cell_is_named_with_its_first_evidence():
     ],
 )
 def test_worst_verdict_decides_the_exit_code(results, code):
-    assert conclude(results).exit_code == code
+    assert conclude(results, controls=False).exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("controls", "what"),
+    [
+        ([], "no null case and no planted fault"),
+        ([control()], "no null case"),
+        ([null()], "no planted fault"),
+    ],
+)
+def test_a_session_without_its_controls_never_gives_zero(controls, what):
+    results = [*controls, *passing()]
+    outcome = conclude(results)
+    assert outcome.exit_code == ExitCode.ERROR
+    assert outcome.sentence.startswith(
+        f"No control was run ({what}), so no PASS can be trusted. Otherwise: All 2 cells proven"
+    )
+    assert conclude(results, controls=False).exit_code == ExitCode.PASS
+
+
+def test_a_missing_control_does_not_hide_a_worse_verdict():
+    assert conclude([wrong()]).exit_code == ExitCode.FAIL
+    assert "No control" not in conclude([wrong()]).sentence
+
+
+def test_no_planted_fault_is_missed_where_nobody_offloads():
+    assert conclude([null(), runners()]).exit_code == ExitCode.PASS
+    assert conclude([runners()]).exit_code == ExitCode.ERROR
+
+
+def test_a_control_caught_by_the_wrong_judge_is_not_caught():
+    caught = control()
+    caught = replace(caught, case=replace(caught.case, must_fail=("tokens",)))
+    assert conclude([null(), caught, *passing()]).exit_code == ExitCode.PASS
+    missed = replace(caught, case=replace(caught.case, must_fail=("tokens", "integrity")))
+    outcome = conclude([null(), missed, *passing()])
+    assert outcome.exit_code == ExitCode.ERROR
+    assert outcome.sentence.startswith("The fault wrong-slot was not caught (")
+    assert "gave FAIL, but not by integrity: 1 of 2 answers differ" in outcome.sentence
+
+
+def test_exact_verdicts_are_downgraded_by_a_null_case_that_is_not_exact():
+    assert not conclude([null(), control(), *passing()]).downgraded
+    assert conclude([null(exact=False), control(), *passing()]).downgraded
+    assert conclude([null(exact=False), wrong()]).downgraded
+
+
+def test_a_baseline_that_offloads_is_an_offload_proven():
+    case = build_case(NONE, baseline_offload=UVA)
+    case = replace(case, expected_baseline=build_expectation(case.baseline))
+    outcome = conclude([null(), control(), judged(case)])
+    assert outcome.exit_code == ExitCode.PASS, outcome.sentence
+    assert "offload took effect" in outcome.sentence
 
 
 def test_lesser_verdicts_are_counted_in_the_sentence():
@@ -160,8 +220,6 @@ def test_cells_that_pass_without_asking_for_offload_prove_none():
     outcome = conclude([result])
     assert outcome.exit_code == ExitCode.VACUOUS
     assert outcome.sentence.startswith("No offload is proven: 1 cell passed")
-    runner_case = replace(case, role="runner")
-    assert conclude([judged(runner_case)]).exit_code == ExitCode.PASS
 
 
 def test_null_case_that_is_not_exact_never_gives_zero():

@@ -47,7 +47,7 @@ def test_the_process_environment_is_the_default_parent(monkeypatch):
 
 def test_a_setting_decides_its_own_variables():
     offload = OffloadConfig(pin_memory=False, uva=False)
-    setting = Setting(runner="v2", offload=offload, multiprocessing=True, env={"VLLM_X": "3"})
+    setting = Setting(runner="v2", offload=offload, multiprocessing=True, env={"HARNESS_X": "3"})
 
     env = child_environment(setting, {})
 
@@ -55,7 +55,7 @@ def test_a_setting_decides_its_own_variables():
     assert env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
     assert env["VLLM_WEIGHT_OFFLOADING_DISABLE_PIN_MEMORY"] == "1"
     assert env["VLLM_WEIGHT_OFFLOADING_DISABLE_UVA"] == "1"
-    assert env["VLLM_X"] == "3"
+    assert env["HARNESS_X"] == "3"
 
 
 def test_none_unsets_an_inherited_variable():
@@ -75,7 +75,7 @@ def test_threads_are_pinned():
     ("fields", "expected"),
     [
         ({}, True),
-        ({"env": {"VLLM_X": "1"}}, True),
+        ({"env": {"HARNESS_X": "1"}}, True),
         ({"env": {"OPENBLAS_CORETYPE": "Haswell"}}, False),
         ({"env": {"HF_HOME": None}}, False),
         ({"python": "/usr/bin/python3"}, False),

@@ -1,8 +1,8 @@
 import pytest
 
 from harness.core import HarnessError, RunStatus
-from harness.engines import EngineOutOfMemory, EngineRefused
-from harness.launch.worker import Progress, check_outputs, classify_exception
+from harness.engines import EngineOutOfMemory, EngineRefused, InternalMovedError
+from harness.launch.worker import Progress, check_outputs, classify_exception, read_device
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,17 @@ def test_seconds_of_a_stage_add_up_also_when_it_fails():
 def test_anything_but_one_answer_a_request_is_refused(outputs):
     with pytest.raises(HarnessError, match="expected 2 answers"):
         check_outputs(outputs, 2)
+
+
+def test_the_device_is_the_live_workers_not_the_one_asked_for():
+    class Live:
+        def rpc(self, method):
+            assert method == "harness_device"
+            return "other"
+
+    class Without:
+        def rpc(self, method):
+            raise InternalMovedError(f"fake.{method}")
+
+    assert read_device(Live()) == "other"
+    assert read_device(Without()) == "unknown"

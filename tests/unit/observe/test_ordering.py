@@ -49,7 +49,7 @@ def test_a_wait_for_the_recorded_copy_orders_its_reader(bench):
     bench.read()
 
     assert bench.races == []
-    assert bench.recorder.num_checked == 1
+    assert bench.recorder.num_checked == bench.recorder.num_pool_checked == 1
     assert (bench.recorder.num_work, bench.recorder.num_copies) == (2, 1)
 
 

@@ -194,8 +194,25 @@ def test_case_the_engine_rules_out_is_set_apart_with_its_reason(make_workload):
     plan = build_plan([UVA1, UVA2], [make_workload()], supports={"runners": ["v1"]})
 
     assert ["null", "control", "case"] == roles(plan)
-    assert ["null", "runner", "case"] == [s.case.role for s in plan.unsupported]
+    assert ["runner", "case"] == [s.case.role for s in plan.unsupported]
     assert {"engine 'reference' has runners v1, not 'v2'"} == {s.reason for s in plan.unsupported}
+
+
+def test_guards_are_taken_from_what_the_engine_can_run(make_workload):
+    graphs = [replace(s, enforce_eager=False) for s in (UVA1, UVA2)]
+
+    plan = build_plan([*graphs, UVA1, UVA2], [make_workload()], supports={"graphs": "not yet"})
+
+    assert ["null", "null", "runner", "control", "case", "case"] == roles(plan)
+    assert all(p.case.target.enforce_eager for p in plan.cases)
+    assert ["case", "case"] == [s.case.role for s in plan.unsupported]
+
+
+def test_a_stand_in_is_an_axis(make_workload):
+    work = make_workload()
+    work = replace(work, model=replace(work.model, stand_in_for="owner/real-1B"))
+
+    assert "owner/real-1B" == build_pair(NONE2, UVA2, work).case.axes["stand_in_for"]
 
 
 def test_empty_plan_is_empty(make_workload):
@@ -228,3 +245,20 @@ def test_ids_are_unique_and_the_plan_is_the_same_twice(chosen):
     assert plan == build_plan(chosen, [work])
     keys = {key.key for key in plan.runs}
     assert all({p.baseline_key.key, p.target_key.key} <= keys for p in plan.cases)
+
+
+@pytest.mark.parametrize(
+    ("instruments", "judges"),
+    [
+        ((), ("tokens",)),
+        (("ordering",), ("tokens",)),
+        (("integrity",), ("tokens", "integrity")),
+        (("integrity-full",), ("tokens", "integrity")),
+    ],
+)
+def test_the_control_must_fail_by_every_judge_that_can_see_wrong_weights(
+    make_workload, instruments, judges
+):
+    plan = build_plan([replace(UVA1, instruments=instruments)], [make_workload()])
+    wanted = {p.case.role: p.case.must_fail for p in plan.cases}
+    assert {"null": (), "control": judges, "case": ()} == wanted

@@ -90,7 +90,16 @@ def test_model_without_arithmetic_is_refused(make_model, model, text):
 
 
 def test_without_offload_nothing_is_expected_of_anything(make_model):
-    assert Expectation(runner="v2", backend="none") == expect(Setting(runner="v2"), make_model())
+    names = tuple(p.name for p in parameter_shapes(make_model()))
+    bare = Expectation(runner="v2", backend="none", all_params=names)
+    assert bare == expect(Setting(runner="v2"), make_model())
+
+
+def test_every_parameter_of_the_model_is_expected_whatever_is_offloaded(make_model):
+    names = offloaded(make_model(), cpu_offload_gb=1).all_params
+    assert {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"} < set(names)
+    tied = make_model(tie_word_embeddings=True)
+    assert set(names) - {"lm_head.weight"} == set(offloaded(tied, cpu_offload_gb=1).all_params)
 
 
 def test_full_uva_takes_every_layer_and_nothing_outside_the_stack(make_model):

@@ -91,11 +91,9 @@ def test_the_noop_offloader_changes_nothing(device):
     offloader = NoopOffloader()
     layers = offloader.wrap_modules(Layer(device, idx) for idx in range(3))
     offloader.post_init()
-    offloader.sync_prev_onload()
 
     assert expected(3) == run_steps(layers)
     assert device.memory_stats()["device"]["by_kind"] == {"weights": 96}
-    offloader.join_after_forward()
     offloader.shutdown()
 
 

@@ -73,6 +73,14 @@ def test_a_control_that_failed_as_planned_is_no_failure(root):
     assert root[1].get("failures") == "0"
 
 
+@pytest.mark.parametrize("downgraded", [True, False])
+def test_downgraded_verdicts_are_a_property_of_the_session(mixed, downgraded):
+    outcome = replace(mixed.outcome, downgraded=downgraded)
+    found = ET.fromstring(render_junit(mixed.results, {}, outcome, {}))
+    properties = {p.get("name"): p.get("value") for p in found[0].find("properties")}
+    assert properties["downgraded"] == str(downgraded).lower()
+
+
 def test_a_control_that_passed_is_a_failure(mixed):
     control = next(r for r in mixed.results if r.case.role == "control")
     text = render_junit([replace(control, verdict=Verdict.PASS)], {}, mixed.outcome, {})

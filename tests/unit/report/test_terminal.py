@@ -49,6 +49,12 @@ def test_summary_gives_the_sentence_first_then_counts_then_what_did_not_pass(mix
     assert "3 controls behaved" in text
 
 
+def test_summary_says_that_verdicts_are_downgraded(mixed):
+    text = "EXACT verdicts are downgraded"
+    assert text in shown(summary(replace(mixed.outcome, downgraded=True), mixed.results))
+    assert text not in shown(summary(mixed.outcome, mixed.results))
+
+
 def test_summary_names_a_control_that_misbehaved(mixed):
     control = replace(find(mixed, "FAIL", "control"), verdict=Verdict.PASS)
     text = shown(summary(mixed.outcome, [control]))

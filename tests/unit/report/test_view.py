@@ -65,6 +65,14 @@ def test_a_missed_planted_fault_is_said_and_opened_first(mixed):
     assert view.first_anchor == missed.case.anchor
 
 
+def test_downgraded_verdicts_are_called_so_in_the_head_and_on_the_pills(mixed):
+    shown = build_view([], {}, replace(mixed.outcome, downgraded=True), {})
+    text = "EXACT verdicts are downgraded: the null run is not exact"
+    assert dict(shown.facts)["note"] == text
+    assert all(text in pill.meaning for pill in shown.pills)
+    assert "note" not in dict(build_view([], {}, mixed.outcome, {}).facts)
+
+
 def test_an_inexact_null_run_shows_in_the_header(mixed):
     null = replace(find(mixed, "PASS", "null"), verdict=Verdict.FAIL)
     facts = dict(build_view([null], mixed.runs, mixed.outcome, {}).facts)

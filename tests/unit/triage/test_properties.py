@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from harness.core import OffloadConfig, UsageError, Verdict
+from harness.faults import FAULTS
 from harness.plan import expect
 from harness.settings.checkpoints import MODEL_TYPES
 from harness.triage.examples import (
@@ -20,6 +21,8 @@ from harness.triage.examples import (
 from harness.triage.properties import Prover, Trial, prove_properties
 
 PREFETCH = OffloadConfig(offload_group_size=1, offload_prefetch_step=2)
+NARROW = "pin-flag-ignored"
+"""Changes something only under prefetch without pinning."""
 THREE = Example(num_layers=3, offload=PREFETCH)
 often = settings(
     max_examples=200,
@@ -83,9 +86,7 @@ def test_failure_is_made_as_small_as_it_can_be(tmp_path):
     report = prove_properties(prover, num_examples=200)
 
     smallest = report.failure.example
-    assert replace(smallest, offload=OffloadConfig()) == Example(
-        num_layers=3, schedule="copy_late"
-    )
+    assert replace(smallest, offload=OffloadConfig()) == Example(num_layers=3, schedule="copy_late")
     assert report.num_examples + report.num_shrinks == len(prover.seen)
 
 
@@ -100,7 +101,7 @@ def test_fault_is_planted_only_where_it_changes_something(tmp_path):
         assert bool(example.faults) == (FAULTS.get(NARROW).why_not(target) is None)
 
 
-@pytest.mark.parametrize("fault", ["no-such-fault", "reload-misses-master", "runner-always-v1"])
+@pytest.mark.parametrize("fault", ["no-such-fault", "reload-misses-master"])
 def test_fault_that_cannot_be_planted_is_a_usage_error(tmp_path, fault):
     with pytest.raises(UsageError):
         prove_properties(FakeProver(tmp_path, lambda _e: False), num_examples=1, fault=fault)

@@ -1,0 +1,15 @@
+"""An engine's own statement of what it supports, read without loading the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.core import Json, Registry
+
+STATEMENTS: Registry[Mapping[str, Json]] = Registry("engine")
+STATEMENTS.register("reference", "harness.engines.capabilities:REFERENCE")
+
+
+def engine_supports(engine: str) -> Mapping[str, Json]:
+    """What `engine` says of itself; nothing for an engine that makes no statement."""
+    return STATEMENTS.get(engine) if engine in STATEMENTS else {}
