@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.core import Case, Plan, Setting, UsageError
+from harness.core import Case, Plan, Setting, UsageError, Workload
 from harness.launch import engine_supports
 from harness.plan import build_plan
 from harness.settings import Matrix, load_model, load_workload
@@ -46,19 +46,32 @@ def plan_matrix(
         model = load_model(name, models_file=models_file, dtype=matrix.dtype)
         workload = load_workload(matrix.workload, model)
         whole = build_plan(settings, [workload], controls=False)
-        cells = [p.case for p in whole.cases if p.case.role == "case"]
+        cells = [p.case for p in whole.cases]
         kept = [c for c in cells if select is None or select(c.anchor, c.axes)]
         first = (shard[0] - 1 - num_seen) % shard[1]
         num_seen += len(kept)
-        selected += [cell.target for cell in kept]
-        mine = [cell.target for cell in kept[first :: shard[1]]]
-        if mine:
-            supports = engine_supports(mine[0].engine)
-            plans.append(build_plan(mine, [workload], controls=controls, supports=supports))
+        selected += [cell.target for cell in kept if cell.role == "case"]
+        if mine := kept[first :: shard[1]]:
+            plans.append(_plan_cells(mine, workload, controls=controls))
     _check_planted(faults, selected)
     return Plan(
         cases=tuple(case for plan in plans for case in plan.cases),
         unsupported=tuple(skipped for plan in plans for skipped in plan.unsupported),
+    )
+
+
+def _plan_cells(cells: Sequence[Case], workload: Workload, *, controls: bool) -> Plan:
+    """Plan the given cells and their controls, and no other cell that their settings allow."""
+    sides = [side for c in cells for side in (c.baseline, c.target) if c.role == "runner"]
+    settings = [*sides, *(c.target for c in cells if c.role == "case")]
+    supports = engine_supports(settings[0].engine)
+    plan = build_plan(settings, [workload], controls=controls, supports=supports)
+    wanted = {cell.case_id for cell in cells}
+    return replace(
+        plan,
+        cases=tuple(
+            p for p in plan.cases if p.case.role in ("null", "control") or p.case.case_id in wanted
+        ),
     )
 
 

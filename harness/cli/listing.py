@@ -120,7 +120,7 @@ def _print_jobs(
     def cell_of(case: Case) -> Cell:
         return Cell(anchor=case.anchor, axes=case.axes, command=rerun(case, matrix))
 
-    cells = [cell_of(c) for c in target_cases(plan) if c.role == "case"]
+    cells = [cell_of(c) for c in target_cases(plan)]
     make = buildkite_steps if buildkite else make_github_matrix
     jobs = make(cells, shards=shards, timeout_minutes=timeout, args=forwarded)
     for job in jobs["steps" if buildkite else "include"] if setup else ():

@@ -43,7 +43,8 @@ class Watch:
         if self.quiet:
             return
         cases = [*(p.case for p in plan.cases), *(s.case for s in plan.unsupported)]
-        models = sorted({case.workload.model.display_name for case in cases})
+        asked = [case.workload.model for case in cases]
+        models = sorted({f"{model.display_name} in {model.dtype}" for model in asked})
         controls = sum(case.role in ("null", "control") for case in cases)
         cells = len(cases) - controls
         out.print(

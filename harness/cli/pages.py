@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.core import CaseResult, Outcome, Run
+from harness.core import CaseResult, Outcome, Run, UsageError
 from harness.core.codec import Json
 from harness.core.runfiles import write_text_atomic
 from harness.pipeline import Session
@@ -42,3 +43,21 @@ def write_pages(
             write_text_atomic(path, text)
     shown = {"report": extra_report or pages["report"], "junit": junit or pages["junit"]}
     return {kind: str(path) for kind, path in shown.items()}
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse, before anything is launched, a page that could not be written after it.
+
+    Raises:
+        UsageError: `path` is a folder, or its folder cannot be made or written.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; name a file in it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path.parent} cannot be made: {error.strerror}; name another") from None
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"{path.parent} cannot be written; name a file elsewhere")

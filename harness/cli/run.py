@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from harness.cells import plan_matrix
+from harness.cells import plan_matrix, target_cases
 from harness.core import Case, CaseResult, Outcome, Plan, UsageError, Verdict
 from harness.core.codec import Json, encode
 from harness.pipeline import Options, Session
@@ -31,7 +31,7 @@ from .console import (
     select_cells,
 )
 from .live import Watch
-from .pages import write_pages
+from .pages import check_writable, write_pages
 
 JobsOption = Annotated[int, typer.Option("-j", "--jobs", min=0, help="Launches at once; 0: cores.")]
 
@@ -62,12 +62,11 @@ def run(
         select=select_cells(select, cell or ()),
         shard=parse_shard(shard),
     )
-    cells = [p.case for p in plan.cases if p.case.role == "case"]
+    cells = list(target_cases(plan))
     if not cells and not plan.unsupported:
-        raise UsageError(
-            f"no cell is left by -k {select!r} --cell {list(cell or ())} --shard {shard}; "
-            "`harness list` shows the cells"
-        )
+        raise UsageError(nothing_left(select, cell or (), shard))
+    for path in (report, junit):
+        check_writable(path)
     options = Options(jobs=jobs, cold=cold, deadline_s=deadline)
     manifest = {
         **describe(plan, chosen.name, str(matrix) if matrix else None, options),
@@ -88,6 +87,15 @@ def run(
     pages = write_pages(session, outcome, manifest, extra_report=report, junit=junit)
     finish(session.folder, outcome, session.results, pages, json_=json_)
     return INTERRUPTED if stopped else outcome.exit_code
+
+
+def nothing_left(select: str, cells: Sequence[str], shard: str) -> str:
+    """Why no cell is left, naming only what was asked."""
+    asked = [f"-k {select!r}"] if select else []
+    asked += [f"--cell {name!r}" for name in cells]
+    asked += [f"--shard {shard}"] if shard != "1/1" else []
+    why = f"no cell is left by {' '.join(asked)}" if asked else "the matrix asks for no offload"
+    return f"{why}; `harness list` shows the cells"
 
 
 def run_until_stopped(session: Session, plan: Plan) -> tuple[Outcome, bool]:

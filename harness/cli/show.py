@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from harness.core import UsageError
+from harness.core import Case, UsageError
 
 from .console import JsonOption, out, print_json
 
@@ -26,7 +26,7 @@ def show(
 
     session = load_session(run)
     anchors = [r.case.anchor for r in session.results]
-    exact = [r for r in session.results if cell in (r.case.anchor, r.case.case_id)]
+    exact = [r for r in session.results if cell in names_of(r.case)]
     found = exact or [r for r in session.results if cell in r.case.anchor]
     if len(found) != 1:
         near = difflib.get_close_matches(cell, anchors, n=3, cutoff=0.3)
@@ -41,3 +41,8 @@ def show(
     else:
         out.print(explain(found[0], session.runs))
     return 0
+
+
+def names_of(case: Case) -> tuple[str, ...]:
+    """What names exactly this cell: its id with and without the model, and the whole case id."""
+    return (case.anchor, case.anchor.split("/", 1)[-1], case.case_id)

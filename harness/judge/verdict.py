@@ -102,7 +102,9 @@ def _what_is_proven(passed: Sequence[CaseResult], refused: Sequence[CaseResult])
     proofs = ["offload took effect"] if any(_asks_offload(r) for r in passed) else []
     for judge, words in (
         ("placement", "weights stand where they should"),
-        ("memory", "memory was saved"),
+        ("memory", "memory was saved" if _all_saved(passed) else "device memory is as computed"),
+        ("ordering", "no copy races a reader"),
+        ("integrity", "compute read the right weights"),
     ):
         proofs += [words] if any(_said(r, judge, Verdict.PASS) for r in passed) else []
     tokens = [f for r in passed for f in r.findings if f.judge == "tokens"]
@@ -120,6 +122,12 @@ def _what_is_proven(passed: Sequence[CaseResult], refused: Sequence[CaseResult])
         verb = "is" if len(refused) == 1 else "are"
         rest = f"; {len(refused)} {verb} UNSUPPORTED ({_causes(refused)[0][0]})"
     return f"{head} proven: {_join(proofs)}{rest}."
+
+
+def _all_saved(passed: Sequence[CaseResult]) -> bool:
+    """Whether each cell whose memory was judged holds fewer device bytes than its baseline."""
+    found = [f for r in passed for f in r.findings if f.judge == "memory"]
+    return all(int(f.evidence.get("saved_bytes", 0)) > 0 for f in found)
 
 
 def _what_is_wrong(counted: Sequence[CaseResult], verdict: Verdict) -> str:

@@ -11,5 +11,9 @@ STATEMENTS.register("reference", "harness.engines.capabilities:REFERENCE")
 
 
 def engine_supports(engine: str) -> Mapping[str, Json]:
-    """What `engine` says of itself; nothing for an engine that makes no statement."""
-    return STATEMENTS.get(engine) if engine in STATEMENTS else {}
+    """What `engine` says of itself; the scripted fake says nothing.
+
+    Raises:
+        UsageError: there is no adapter for `engine`.
+    """
+    return {} if engine == "fake" else STATEMENTS.get(engine)

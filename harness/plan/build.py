@@ -8,6 +8,7 @@ from dataclasses import replace
 from harness.core import (
     Case,
     Json,
+    OffloadConfig,
     Plan,
     PlannedCase,
     Role,
@@ -23,6 +24,9 @@ from .placement import expect
 
 CONTROL_FAULT = "host-copy-damaged"
 """The fault every session plants once: it must FAIL."""
+
+WHOLE_MODEL = OffloadConfig(cpu_offload_gb=1)
+"""What a control offloads where no target offloads anything."""
 
 
 def build_plan(
@@ -68,7 +72,8 @@ def build_plan(
         for pair in _runner_pairs([b for b in baselines if can(b, w)]) or _runner_pairs(baselines)
     ]
     if controls:
-        planned += _build_control(targets, workloads, can)
+        candidates = [*targets, *(replace(b, offload=WHOLE_MODEL) for b in baselines)]
+        planned += _build_control(candidates, workloads, can)
     for workload in workloads:
         for setting in targets:
             new = tuple(name for name in faults if name not in setting.faults)
@@ -128,11 +133,11 @@ def _runner_pairs(baselines: Sequence[Setting]) -> list[tuple[Setting, Setting]]
 
 
 def _build_control(
-    targets: Sequence[Setting], workloads: Sequence[Workload], can: Callable[..., bool]
+    candidates: Sequence[Setting], workloads: Sequence[Workload], can: Callable[..., bool]
 ) -> Iterator[PlannedCase]:
-    """The first target that can run and offloads anything, with damage that no judge may miss."""
+    """The first candidate that can run and offloads anything, with damage no judge may miss."""
     for workload in workloads:
-        for setting in targets:
+        for setting in candidates:
             if can(setting, workload) and expect(setting, workload.model).offloaded_bytes:
                 damaged = replace(setting, faults=(CONTROL_FAULT,))
                 yield build_pair(setting.baseline(), damaged, workload, role="control")

@@ -31,7 +31,10 @@ def case_line(result: CaseResult) -> Text:
 
     Print it with `no_wrap=True, overflow="ellipsis"`: `Console.print` drops the text's own.
     """
-    text = _verdict(result.verdict.value, width=12)
+    if result.case.role == "control" and result.behaved:
+        text = Text(f"{MARKS['PASS']} {'CAUGHT':12s} ", style=STYLES["PASS"])
+    else:
+        text = _verdict(result.verdict.value, width=12)
     text.append(_one_line(result.case.anchor))
     if other := result.case.workload.model.stand_in_for:
         text.append(f" (stand-in for {_one_line(other)})", style="yellow")

@@ -40,7 +40,8 @@ def load_model(
             that can be had neither here nor from the hub is replaced by its stand-in, which
             `ModelSpec.stand_in_for` says.
         models_file: another models.yaml; None is the project's own.
-        dtype: what the engine computes in; None is the entry's own (float32 unless it says else).
+        dtype: what the engine computes in; None is the entry's own (float32 unless it
+            says else), or a folder's own.
         env: environment to read HARNESS_CACHE, XDG_CACHE_HOME, HOME and the hub's variables from;
             None is this process's.
 
@@ -183,8 +184,13 @@ def _read_folder(name: str, folder: Path) -> ModelSpec:
             )
     if not any(folder.glob("*.safetensors")):
         raise ModelNotFoundError(f"model {name!r}: no *.safetensors in {folder}")
+    own = config.get("dtype") or config.get("torch_dtype")
     return ModelSpec(
-        name=name, architecture=architecture, config=_fill(config), path=str(folder.resolve())
+        name=name,
+        architecture=architecture,
+        config=_fill(config),
+        path=str(folder.resolve()),
+        dtype=own if own in DTYPE_BYTES else "float32",
     )
 
 

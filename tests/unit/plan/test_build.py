@@ -91,7 +91,9 @@ def test_target_differs_from_its_baseline_in_offload_and_faults_only(make_worklo
 def test_setting_without_offload_is_a_baseline_and_no_target(make_workload):
     plan = build_plan([NONE1, NONE2], [make_workload()])
 
-    assert ["null", "null", "runner"] == roles(plan)
+    assert ["null", "null", "runner", "control"] == roles(plan)
+    control = plan.cases[-1].case.target
+    assert ("uva", (CONTROL_FAULT,)) == (control.offload.resolved_backend, control.faults)
 
 
 def test_setting_that_asks_for_what_is_ignored_is_a_target(make_workload):
