@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from harness.core import ModelSpec, OffloadConfig, Setting, Tier, Workload
 from harness.plan import build_pair, build_plan, expect
+from harness.plan.build import CONTROL_FAULT
 from tests.strategies import offload_configs, runners
 
 quick = hypothesis_settings(max_examples=30, deadline=None, derandomize=True, database=None)
