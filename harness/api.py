@@ -146,7 +146,7 @@ def compare_all_settings(
         )
     runner: Literal["v1"] | None = "v1" if force_v1_runner else None
     settings = [
-        parse_engine_args(list(args), env, engine=engine, force_runner=runner)
+        parse_engine_args(args, env, engine=engine, force_runner=runner)
         for args, env in zip(all_args, all_envs, strict=True)
     ]
     work = load_workload(workload, load_model(model, dtype=dtype))

@@ -35,8 +35,9 @@ from harness.judge import conclude, judge_case
 from harness.launch import Launcher
 from harness.progress import Progress, Watcher
 from harness.record import Recorder, new_session_id
+from harness.rerun import compare_command
 
-__all__ = ["Options", "Progress", "Session", "Watcher", "rerun_command"]
+__all__ = ["Options", "Progress", "Session", "Watcher"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ class Session:
         self.results: list[CaseResult] = []
         self.runs: dict[str, Run] = {}
         self._watch = watch or (lambda _progress: None)
-        self._command_for = command_for or rerun_command
+        self._command_for = command_for or compare_command
         self._futures: dict[str, Future[Run]] = {}
         self._lock = threading.Lock()
         self._started = time.monotonic()
@@ -276,8 +277,3 @@ class Session:
                 num_cases=self._totals[1],
             )
         )
-
-
-def rerun_command(case: Case) -> str:
-    """The command line that runs one case of the default matrix again."""
-    return f"harness run --cell '{case.anchor}'"
