@@ -99,7 +99,7 @@ def _print_trial(trial: Trial) -> None:
               f"{example.dtype}", markup=False)  # fmt: skip
     out.print(f"setting   {example.setting.setting_id}", markup=False)
     out.print(f"schedule  {example.schedule}", markup=False)
-    out.print(f"workload  {lengths} tokens, {example.max_tokens} new", markup=False)
+    out.print(f"workload  prompts of {lengths} token ids, {example.max_tokens} new", markup=False)
     out.print(f"verdict   {trial.verdict.value}, expected {trial.expected.value}", markup=False)
     for judge, text in trial.words.items():
         out.print(f"  {judge:<10} {text}", markup=False)

@@ -215,13 +215,22 @@ def _facts(
     models = dict.fromkeys(r.case.workload.model.display_name for r in results)
     facts = [
         ("models" if len(models) > 1 else "model", listing(models)),
+        ("computed in", listing(dict.fromkeys(r.case.workload.model.dtype for r in results))),
         ("workload", listing(dict.fromkeys(_workload(r) for r in results), 2)),
         ("machine", _machine(runs)),
+        ("scope", _scope(results)),
         ("null run", _null_state(results)),
         ("session", str(manifest.get("session_id") or (results[0].session_id if results else ""))),
         ("started", str(manifest.get("started_at") or _started(results)).replace("T", " ")[:19]),
     ]
     return tuple((name, value) for name, value in facts if value)
+
+
+def _scope(results: Sequence[CaseResult]) -> str:
+    """What these verdicts do not speak of."""
+    if any(r.case.target.engine != "reference" for r in results) or not results:
+        return ""
+    return "the embedded engine's own offloaders; not vLLM's"
 
 
 def _started(results: Sequence[CaseResult]) -> str:

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.core import Run, RunKey, UsageError, Verdict, fold
-from harness.faults import FAULTS
+from harness.faults import FAULTS, Fault
 from harness.faults.base import mode_of
 from harness.judge import judge_case
 from harness.pipeline import Session
+from harness.plan import expect
 
 from .examples import MODES, Example, expected_verdict, make_examples, to_text
 
@@ -191,8 +192,17 @@ def _where(fault: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _applicable(example: Example) -> Example:
     """The example without the faults that change nothing under its setting."""
-    kept = tuple(f for f in example.faults if not FAULTS.get(f).why_not(example.setting))
+    kept = tuple(name for name in example.faults if _applies(FAULTS.get(name), example))
     return replace(example, faults=kept)
+
+
+def _applies(fault: Fault, example: Example) -> bool:
+    if fault.why_not(example.setting):
+        return False
+    # what damages a live engine needs something offloaded to damage
+    damages = fault.after_start is not None
+    model = example.build_model("")
+    return not damages or bool(expect(example.setting, model).offloaded_bytes)
 
 
 def _count(trials: list[Trial]) -> dict[str, int]:

@@ -156,3 +156,14 @@ def test_prover_runs_an_example_once(tmp_path, monkeypatch):
 
     assert prover.try_example(THREE) is prover.try_example(THREE) is trial
     assert [THREE] == ran
+
+
+def test_damage_is_planted_only_where_something_is_offloaded(tmp_path):
+    prover = FakeProver(tmp_path, lambda _example: False)
+
+    prove_properties(prover, num_examples=60, fault="host-copy-damaged")
+
+    assert {True, False} == {bool(e.faults) for e in prover.seen}
+    for example in prover.seen:
+        wanted = expect(replace(example, faults=()).setting, example.build_model(""))
+        assert bool(example.faults) == bool(wanted.offloaded_bytes)
