@@ -23,10 +23,16 @@ def test_default_matrix_is_what_the_project_promises(cli):
 
 def test_selection_and_fault_show_in_the_ids(cli, small_matrix, cells):
     answer = cli(
-        "list", "--matrix", small_matrix, "-k", "v2 and not uva", "--fault", "pin-flag-ignored"
+        "list",
+        "--matrix",
+        small_matrix,
+        "-k",
+        "v2 and prefetch",
+        "--fault",
+        "offloader-not-installed",
     )
 
-    assert [f"{cells[3]}!pin-flag-ignored", "1 cell, 4 runs"] == answer.out.splitlines()
+    assert [f"{cells[3]}!offloader-not-installed", "1 cell, 4 runs"] == answer.out.splitlines()
 
 
 def test_models_stand_ins_included(cli):

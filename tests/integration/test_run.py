@@ -16,7 +16,7 @@ def test_every_cell_has_a_line_and_is_proven(recorded, cells):
     for cell in cells:
         (line,) = [x for x in lines if f" {cell} " in x]
         assert line.startswith("✓ PASS")
-    assert "small matrix: tiny-llama; 5 cells and 3 controls from 9 runs" in lines[0]
+    assert "small matrix: tiny-llama in float32; 5 cells and 3 controls from 9 runs" in lines[0]
     assert any(x.startswith("All 5 cells proven:") for x in lines)
 
 
@@ -27,7 +27,7 @@ def test_lines_of_a_log_are_not_cut(recorded):
 def test_the_guards_come_first_and_behave(recorded):
     text = recorded.out
 
-    assert "✕ FAIL         tiny-llama/control-v1-uva-gb1-pin1-eager!host-copy-damaged" in text
+    assert "✓ CAUGHT       tiny-llama/control-v1-uva-gb1-pin1-eager!host-copy-damaged" in text
     assert "3 controls behaved" in text
     first = json.loads((recorded.session / "cases.jsonl").read_text().splitlines()[0])
     assert "null" == first["case"]["role"]
