@@ -160,7 +160,7 @@ def _exit_meaning(code: int) -> str:
         0: "all cells pass and are proven",
         1: "at least one cell was disproved",
         2: "the request itself was wrong",
-        3: "a run broke, or a control misbehaved",
+        3: "a run broke, a control misbehaved, or the session is not whole",
         4: "an effect was not proven",
         5: "every cell was refused",
     }.get(code, "")
