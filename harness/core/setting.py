@@ -24,8 +24,10 @@ ENV_DISABLE_UVA = "VLLM_WEIGHT_OFFLOADING_DISABLE_UVA"
 OWNED_ENV = (ENV_RUNNER, ENV_MULTIPROCESSING, ENV_DISABLE_PIN, ENV_DISABLE_UVA)
 """Variables that a Setting's own fields decide; `Setting.env` may not hold them."""
 
-INSTRUMENTS = ("ordering", "integrity", "integrity-full", "poison")
-"""Recorders that a Setting may ask for."""
+DELAYS = {"delay-copy": "copy_late", "delay-compute": "compute_late"}
+"""Delays on real hardware -> the simulated device's schedule that shows the same."""
+INSTRUMENTS = ("ordering", "integrity", "integrity-full", "poison", *DELAYS)
+"""Recorders, and means to make a defect loud, that a Setting may ask for."""
 DEFAULT_INSTRUMENTS: dict[str, tuple[str, ...]] = {"reference": ("ordering", "integrity")}
 """Engine -> recorders in every run unless others are asked for; no entry has none."""
 
@@ -167,7 +169,7 @@ class Setting:
     faults: tuple[str, ...] = ()
     """Names of faults to plant (see harness/faults)."""
     instruments: tuple[str, ...] = ()
-    """Recorders inside the engine: `ordering`, `integrity`, `integrity-full`, `poison`."""
+    """Recorders inside the engine, of `INSTRUMENTS`."""
 
     def __post_init__(self) -> None:
         for name in OWNED_ENV:
@@ -177,6 +179,11 @@ class Setting:
             if name not in INSTRUMENTS:
                 known = ", ".join(INSTRUMENTS)
                 raise SettingError(f"instruments={name!r} must be one of {known}")
+            if name in DELAYS and self.engine_args.get("device") != "cuda":
+                raise SettingError(
+                    f"instruments={name!r} needs device='cuda' in engine_args: "
+                    f"use schedule={DELAYS[name]} instead"
+                )
         if self.engine == "reference":
             _refuse_unread_env(self.env)
         for name in ("enforce_eager", *OffloadConfig.__dataclass_fields__):

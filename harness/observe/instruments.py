@@ -11,6 +11,7 @@ from harness.engines.base import EngineModules, EngineView, InternalMovedError
 
 from .causes import read_ordering
 from .copies import CopyRecorder
+from .delay import delay_device
 from .ordering import OrderingRecorder
 from .poison import poison_device
 from .weights import Reads, WeightRecorder
@@ -53,6 +54,7 @@ def attach(device: Any, instruments: Iterable[str]) -> None:
     names = set(instruments)
     if names:
         device.observers.append(CopyRecorder())
+    delay_device(device, names)
     if "poison" in names:
         poison_device(device)
     if "ordering" in names:

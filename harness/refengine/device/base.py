@@ -77,6 +77,16 @@ class Stream(ABC):
         """Wait on the host until everything queued on this stream so far ran."""
 
 
+class Graph(ABC):
+    """Captured work, which a replay queues again."""
+
+    name: str
+
+    @abstractmethod
+    def replay(self) -> None:
+        """Queue everything again, on the same tensors, after the current stream's work so far."""
+
+
 class Observer(Protocol):
     """Sees what the host queues, in host order, and each piece of work just before it runs."""
 
@@ -237,6 +247,14 @@ class Device(ABC):
         self, dst: torch.Tensor, src: torch.Tensor | Pending[torch.Tensor], *, site: str = ""
     ) -> None:
         """Queue a copy of `src` into `dst` (same shape) on the current stream."""
+
+    @abstractmethod
+    def capture(self, name: str) -> AbstractContextManager[Graph]:
+        """Capture what is queued inside a `with` block, instead of running it.
+
+        Raises:
+            CaptureError: A rule of isolation is broken, or this device cannot capture.
+        """
 
     @abstractmethod
     def synchronize(self) -> None:

@@ -13,18 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .base import Device, Event, Graph, Pending, Stream
+from .isolation import CaptureError, refuse_host_wait
 
 if TYPE_CHECKING:
-    from .queue import SimulatedEvent
     from .simulated import SimulatedDevice
-
-
-class CaptureError(RuntimeError):
-    """Something that a capture does not allow; the capture it happened in is lost."""
-
-
-class CaptureIsolationError(CaptureError):
-    """A wait would cross the boundary of a capture."""
 
 
 class Captured(Pending[Any]):
@@ -182,45 +174,3 @@ def capturing(device: SimulatedDevice, name: str) -> Iterator[SimulatedGraph]:
     finally:
         device.capturing = None
     capture.end()
-
-
-def is_captured_wait(event: SimulatedEvent, stream: Stream) -> bool:
-    """Capture a wait if it belongs to the capture in progress, and tell whether it does.
-
-    Raises:
-        CaptureIsolationError: It would cross the boundary of a capture.
-    """
-    capture, recorded_in = event.device.capturing, event.recorded_in
-    is_inside = capture is not None and capture.takes(stream)
-    where = ""
-    if recorded_in is not capture and recorded_in is not None:
-        where = f"last recorded inside capture {recorded_in.name!r}, which ended"
-    elif recorded_in is None and is_inside and event.is_recorded:
-        where = "recorded outside"
-    if where:
-        within = f" in capture {capture.name!r}" if capture is not None and is_inside else ""
-        error = CaptureIsolationError(
-            f"stream {stream.name!r}{within} cannot wait for event {event.name!r}: {where}; "
-            "record it again on this side of the capture"
-        )
-        raise capture.fail(error) if capture is not None and is_inside else error
-    if capture is not None and recorded_in is capture:
-        capture.add_wait(event, stream)
-        return True
-    return is_inside
-
-
-def refuse_host_wait(device: SimulatedDevice, what: str, recorded_in: Capture | None = None) -> None:
-    """Refuse to wait on the host inside a capture, or for an event of one.
-
-    Raises:
-        CaptureError: Always in these cases.
-    """
-    if device.capturing is not None and not device.is_running:
-        raise device.capturing.fail(
-            CaptureError(f"the host cannot wait for {what} inside capture {device.capturing.name!r}")
-        )
-    if recorded_in is not None:
-        raise CaptureError(
-            f"the host cannot wait for {what}: last recorded inside capture {recorded_in.name!r}"
-        )

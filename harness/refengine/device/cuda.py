@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from .base import Device, Event, Pending, Stream, extent_of
+from .base import Device, Event, Graph, Pending, Stream, extent_of
+from .isolation import CaptureError
 from .memory import Space
 
 T = TypeVar("T")
@@ -225,6 +226,10 @@ class CudaDevice(Device):
             work.is_copy, work.reads, work.writes = True, (source,), (dst,)
             for observer in self.observers:
                 observer.on_copy(work)
+
+    def capture(self, name: str) -> AbstractContextManager[Graph]:
+        """Refuse: the recorders could not see what a replay of a hardware graph runs."""
+        raise CaptureError(f"capture(name={name!r}) needs device='simulated', this is 'cuda'")
 
     def synchronize(self) -> None:
         """Wait on the host until everything queued on every stream ran."""

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .base import Event, Pending, Stream
+from .isolation import is_captured_wait, refuse_host_wait
 
 if TYPE_CHECKING:
+    from .capture import Capture
     from .simulated import SimulatedDevice
 
 
@@ -53,6 +55,7 @@ class Work(Pending[Any]):
 
     def result(self) -> Any:
         """Run the device until this work ran, and return what it returned."""
+        refuse_host_wait(self.stream.device, f"result of {self.site!r}")
         if not self.done:
             self.stream.device.run_until(self)
         for observer in self.stream.device.observers:
@@ -103,17 +106,31 @@ class SimulatedEvent(Event):
         self.device = device
         self.name = name
         self._record: Record | None = None
+        self.recorded_in: Capture | None = None
+        """The capture that it was last recorded in; None outside of any."""
+
+    @property
+    def is_recorded(self) -> bool:
+        """Tell whether it was ever recorded."""
+        return self._record is not None
 
     def record(self, stream: Stream | None = None) -> None:
         """Move the event to the end of `stream`'s queue."""
         target = self.device.own_stream(stream)
-        self._record = target.push_record()
+        capture = self.device.capturing
+        if capture is not None and capture.takes(target):
+            self._record, self.recorded_in = None, capture
+            capture.add_record(self, target)
+            return
+        self._record, self.recorded_in = target.push_record(), None
         for observer in self.device.observers:
             observer.on_record(self, target)
 
     def wait(self, stream: Stream | None = None) -> None:
         """Make later work of `stream` wait for the point recorded so far."""
         target = self.device.own_stream(stream)
+        if is_captured_wait(self, target):
+            return
         if self._record is not None and not self._record.done:
             target.queue.append(Wait(self._record))
         for observer in self.device.observers:
@@ -121,6 +138,7 @@ class SimulatedEvent(Event):
 
     def synchronize(self) -> None:
         """Run the device until the recorded point is reached."""
+        refuse_host_wait(self.device, f"event {self.name!r}", self.recorded_in)
         if self._record is not None:
             self.device.run_until(self._record)
         for observer in self.device.observers:
@@ -128,6 +146,7 @@ class SimulatedEvent(Event):
 
     def query(self) -> bool:
         """Tell whether the point is reached; if not, time passes: one piece of work runs."""
+        refuse_host_wait(self.device, f"event {self.name!r}", self.recorded_in)
         if self._record is None or self._record.done:
             for observer in self.device.observers:
                 observer.on_host_wait(self)
@@ -155,6 +174,7 @@ class SimulatedStream(Stream):
 
     def synchronize(self) -> None:
         """Run the device until everything queued here so far ran."""
+        refuse_host_wait(self.device, f"stream {self.name!r}")
         if self.queue:
             self.device.run_until(self.push_record())
         for observer in self.device.observers:

@@ -7,6 +7,7 @@ piece at a time, which stream goes next. No threads, no clocks: the same choices
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -14,6 +15,8 @@ import numpy as np
 import torch
 
 from .base import Device, Pending, Stream, extent_of
+from .capture import Capture, Captured, SimulatedGraph, capturing
+from .isolation import refuse_host_wait
 from .memory import Space
 from .queue import Record, SimulatedEvent, SimulatedStream, Work
 from .schedule import Scheduler, create_scheduler
@@ -79,6 +82,8 @@ class SimulatedDevice(Device):
         self._streams = [self.default_stream]
         self._next_seq = 0
         self._running: Work | None = None
+        self.capturing: Capture | None = None
+        """The capture in progress."""
 
     def empty(
         self,
@@ -158,6 +163,10 @@ class SimulatedDevice(Device):
         site: str = "",
     ) -> Pending[T]:
         """Queue `fn(*args)` on the current stream; it also waits for its `Pending` arguments."""
+        capture = self.capturing
+        if capture is not None and capture.takes(self.current):
+            return capture.add_launch(fn, args, reads=reads, writes=writes, site=site)
+        args = tuple([arg.latest() if type(arg) is Captured else arg for arg in args])
         work = Work(self.current, fn, args, reads=reads, writes=writes, site=site)
         self._push(work)
         for observer in self.observers:
@@ -168,6 +177,10 @@ class SimulatedDevice(Device):
         self, dst: torch.Tensor, src: torch.Tensor | Pending[torch.Tensor], *, site: str = ""
     ) -> None:
         """Queue a copy; from pageable memory too, although a real copy engine may wait there."""
+        if self.capturing is not None and self.capturing.takes(self.current):
+            self.capturing.add_copy(dst, src, site)
+            return
+        src = src.latest() if isinstance(src, Captured) else src
         reads = (src,) if isinstance(src, torch.Tensor) else ()
         work = Work(
             self.current, torch.Tensor.copy_, (dst, src), reads=reads, writes=(dst,), site=site
@@ -177,8 +190,18 @@ class SimulatedDevice(Device):
         for observer in self.observers:
             observer.on_copy(work)
 
+    def capture(self, name: str) -> AbstractContextManager[SimulatedGraph]:
+        """Capture what is queued on the current stream, and on streams forked from it."""
+        return capturing(self, name)
+
+    @property
+    def is_running(self) -> bool:
+        """Tell whether a piece of work runs right now."""
+        return self._running is not None
+
     def synchronize(self) -> None:
         """Run everything queued on every stream."""
+        refuse_host_wait(self, "the device")
         self._run_all()
         for observer in self.observers:
             observer.on_host_wait(None)
