@@ -29,6 +29,7 @@ from harness.core import (
     SamplingParams,
     Setting,
     Skipped,
+    SlotEvent,
     Step,
     Tier,
     Verdict,
@@ -251,6 +252,15 @@ races = st.builds(
     missing=texts,
     count=counts,
 )
+slot_events = st.builds(
+    SlotEvent,
+    kind=st.sampled_from(["copy", "read"]),
+    seq=counts,
+    slot_idx=counts,
+    layer_idx=counts,
+    stream=names,
+    is_race=st.booleans(),
+)
 ordering_traces = st.builds(
     OrderingTrace,
     num_work=counts,
@@ -258,6 +268,7 @@ ordering_traces = st.builds(
     num_checked=counts,
     races=tuples(races),
     not_observed=tuples(texts),
+    timeline=tuples(slot_events),
 )
 weight_reads = st.builds(
     WeightReads,
@@ -369,6 +380,7 @@ CORE_TYPES = {
     BufferPoolInfo: buffer_pools,
     MemoryTrace: memory_traces,
     Race: races,
+    SlotEvent: slot_events,
     OrderingTrace: ordering_traces,
     WeightReads: weight_reads,
     IntegrityTrace: integrity_traces,

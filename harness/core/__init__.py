@@ -25,6 +25,7 @@ from .probe import (
     ParamPlacement,
     ProbeSnapshot,
     Race,
+    SlotEvent,
     Space,
     WeightReads,
 )
@@ -94,6 +95,7 @@ __all__ = [
     "Setting",
     "SettingError",
     "Skipped",
+    "SlotEvent",
     "Space",
     "Step",
     "Tier",

@@ -86,6 +86,21 @@ class Race:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlotEvent:
+    """One copy into a slot of the buffer pool, or one module's compute on what the slot holds."""
+
+    kind: Literal["copy", "read"]
+    seq: int
+    """Place among all launches, in host order."""
+    slot_idx: int
+    layer_idx: int
+    """Decoder layer that reads, or whose bytes are copied."""
+    stream: str
+    is_race: bool = False
+    """Some earlier access to the same bytes is not in order with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OrderingTrace:
     """What the happens-before recorder saw, whatever the schedule happened to be."""
 
@@ -100,6 +115,8 @@ class OrderingTrace:
     races: tuple[Race, ...] = ()
     not_observed: tuple[str, ...] = ()
     """What this recorder could not see, by name."""
+    timeline: tuple[SlotEvent, ...] = ()
+    """The last complete forward pass, after the copies that filled each slot before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

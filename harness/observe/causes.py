@@ -11,6 +11,7 @@ from harness.engines.base import EngineView
 
 from .ordering import OrderingRecorder, RawRace
 from .ranges import Access
+from .timeline import read_timeline
 
 if TYPE_CHECKING:
     import torch
@@ -23,11 +24,12 @@ class Namer:
 
     def __init__(self, view: EngineView) -> None:
         self._view = view
-        self._slots = {
+        self.slots = {
             buffer.data_ptr(): slot_idx
             for slot_idx, buffers in enumerate(view.pool_slots() or ())
             for buffer in buffers
         }
+        """Address of each buffer of the pool -> its slot."""
         self._owners: dict[int, list[str]] = {}
         """Address -> every name that stands for it; several for a slot."""
         for name, tensor in _named_tensors(view):
@@ -35,7 +37,14 @@ class Namer:
 
     def slot(self, race: RawRace) -> int | None:
         """The pool slot a race is about."""
-        return self._slots.get(race.address)
+        return self.slots.get(race.address)
+
+    def layer(self, access: Access) -> int | None:
+        """The layer that reads, or whose bytes a copy takes."""
+        if access.source is None:
+            return self._view.layer_of(f"{access.site}.")
+        names = self._owners.get(access.source, [])
+        return self._view.layer_of(f"model.{names[0]}") if names else None
 
     def owner(self, race: RawRace, access: Access) -> str:
         """Name of what one side of a race means by the bytes; empty when it is not known."""
@@ -95,6 +104,7 @@ def read_ordering(view: EngineView, recorder: OrderingRecorder) -> OrderingTrace
         num_pool_checked=recorder.num_pool_checked,
         races=tuple(races.values()),
         not_observed=tuple(unseen),
+        timeline=read_timeline(recorder.timeline.last_complete(), namer.slots, namer.layer),
     )
 
 

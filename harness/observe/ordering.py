@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .ranges import Access, Conflict, History
+from .timeline import PoolTimeline
 
 if TYPE_CHECKING:
     import torch
@@ -59,6 +60,7 @@ class OrderingRecorder:
         self.num_work = self.num_copies = self.num_checked = self.num_pool_checked = 0
         self.races: dict[tuple[str, ...], RawRace] = {}
         self.num_foreign = self.num_causes_dropped = 0
+        self.timeline = PoolTimeline()
         self._allocation_of = allocation_of
         self._streams: dict[Any, int] = {}
         self._clocks: list[Clock] = []
@@ -146,6 +148,7 @@ class OrderingRecorder:
         self.num_checked += num_checked
         if allocation.kind == POOL_KIND:
             self.num_pool_checked += num_checked
+            self.timeline.add(access, tensor.data_ptr(), seq=self.num_work, is_race=bool(conflicts))
         for conflict in conflicts:
             self._note(conflict, allocation, tensor.data_ptr())
 

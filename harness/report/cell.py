@@ -11,6 +11,7 @@ from harness.core import CaseResult, Finding, Run, RunStatus, Setting, Verdict
 from .effect import NOTHING, EffectRow, view_config, view_effect
 from .memory import MemoryView, view_memory
 from .placement import PlacementView, view_placement
+from .timeline import TimelineView, view_timeline
 from .tokens import TokensView, view_tokens
 from .words import MARKS, MEANINGS, PROOFS, capitalised, proof_heading
 
@@ -68,6 +69,7 @@ class CellView:
     effect: tuple[EffectRow, ...]
     config: tuple[EffectRow, ...]
     placement: PlacementView | None
+    timeline: TimelineView | None
     memory: MemoryView | None
     warnings: tuple[tuple[str, str], ...]
     """Side and text."""
@@ -110,6 +112,7 @@ def view_cell(result: CaseResult, runs: Mapping[str, Run], anchor: str) -> CellV
         effect=view_effect(result, baseline, target),
         config=view_config(result, baseline, target),
         placement=view_placement(case, target),
+        timeline=view_timeline(target),
         memory=view_memory(result, baseline, target),
         warnings=_warnings(baseline, target),
         command=result.command,

@@ -89,7 +89,7 @@ def explain(result: CaseResult, runs: Mapping[str, Run]) -> RenderableType:
     parts += _tokens(cell.tokens) if cell.tokens is not None else []
     if cell.effect:
         parts += [Text("\nAsked for, and found on the live objects"), _effect(cell.effect)]
-    for drawn in (cell.placement, cell.memory):
+    for drawn in (cell.placement, cell.timeline, cell.memory):
         parts += [Text(f"\n{drawn.sentence}")] if drawn is not None else []
     parts += [Text(f"\n{side} warned: {text}", style="yellow") for side, text in cell.warnings]
     parts += [Text("\nRun it again"), Text(f"  {cell.command}")] if cell.command else []
