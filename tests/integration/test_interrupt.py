@@ -59,6 +59,8 @@ def interrupted(tmp_path):
             cwd=ROOT,
             env=environment(),
             start_new_session=True,
+            # A shell that starts the tests in the background makes them ignore SIGINT.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
         lines = []
         while sum(line.startswith(MARKS) for line in lines) < 3:
