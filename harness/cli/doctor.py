@@ -86,7 +86,7 @@ def _checks(facts: dict[str, Json]) -> list[Check]:
             name="reference engine, cuda device",
             ok=bool(cuda),
             found=cuda or "torch sees no CUDA device",
-            needed_for="--device cuda",
+            needed_for="engine_args: {device: cuda}",
         ),
         Check(
             name="transformers",
