@@ -18,7 +18,6 @@ from harness.core import (
     ComparisonFailed,
     ComparisonUnsupported,
     ComparisonVacuous,
-    OffloadConfig,
     Plan,
     PlannedCase,
     Setting,
@@ -31,7 +30,7 @@ from harness.core import (
 from harness.outputs import check_logprobs_close, check_outputs_equal
 from harness.pipeline import Options, Session
 from harness.plan import build_pair, expect
-from harness.plan.build import CONTROL_FAULT
+from harness.plan.build import CONTROL_FAULT, offload_whole
 from harness.settings import load_model, load_workload, parse_engine_args
 from harness.triage.attribution import attribute_results
 
@@ -196,9 +195,7 @@ def plan_controls(
     sides = [*targets, baseline]
     offloading = [s for s in sides if expect(s, workload.model).offloaded_bytes]
     if not offloading:
-        switches = baseline.offload.pin_memory, baseline.offload.uva
-        asked = OffloadConfig(cpu_offload_gb=1, pin_memory=switches[0], uva=switches[1])
-        offloading = [replace(baseline, offload=asked)]
+        offloading = [offload_whole(baseline)]
     damaged = replace(offloading[0], faults=(CONTROL_FAULT,))
     return (
         build_pair(baseline, baseline, workload, role="null"),

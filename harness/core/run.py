@@ -94,8 +94,3 @@ class Run:
     """One line: why it is not ok."""
     log_tail: tuple[str, ...] = ()
     """Last lines of the log when it is not ok."""
-
-    @property
-    def num_generated(self) -> int:
-        """Generated tokens over all answers."""
-        return sum(len(o.token_ids) for o in self.outputs)

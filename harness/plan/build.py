@@ -25,9 +25,6 @@ from .placement import expect
 CONTROL_FAULT = "host-copy-damaged"
 """The fault every session plants once: it must FAIL."""
 
-WHOLE_MODEL = OffloadConfig(cpu_offload_gb=1)
-"""What a control offloads where no target offloads anything."""
-
 
 def build_plan(
     settings: Sequence[Setting],
@@ -72,7 +69,7 @@ def build_plan(
         for pair in _runner_pairs([b for b in baselines if can(b, w)]) or _runner_pairs(baselines)
     ]
     if controls:
-        candidates = [*targets, *(replace(b, offload=WHOLE_MODEL) for b in baselines)]
+        candidates = [*targets, *map(offload_whole, baselines)]
         planned += _build_control(candidates, workloads, can)
     for workload in workloads:
         for setting in targets:
@@ -80,6 +77,13 @@ def build_plan(
             target = replace(setting, faults=(*setting.faults, *new))
             planned.append(build_pair(setting.baseline(), target, workload, tier=tier))
     return _sort_out(_with_unique_ids(planned), supports)
+
+
+def offload_whole(setting: Setting) -> Setting:
+    """The setting made to offload, for a control where nothing else does; its switches stay."""
+    pin_memory, uva = setting.offload.pin_memory, setting.offload.uva
+    asked = OffloadConfig(cpu_offload_gb=1, pin_memory=pin_memory, uva=uva)
+    return replace(setting, offload=asked)
 
 
 def build_pair(
