@@ -27,6 +27,7 @@ from harness.core import (
     Verdict,
     Workload,
 )
+from harness.interpreters import choose_interpreter
 from harness.outputs import check_logprobs_close, check_outputs_equal
 from harness.pipeline import Options, Session
 from harness.plan import build_pair, expect
@@ -60,6 +61,7 @@ def compare_two_settings(
     max_wait_seconds: float | None = None,
     force_v1_runner: bool = False,
     engine: str = "reference",
+    python: str | None = None,
     workload: str = "default",
     dtype: str | None = None,
     controls: bool = True,
@@ -74,12 +76,11 @@ def compare_two_settings(
         arg2: the target's.
         env1: the baseline's further environment; a value of None unsets.
         env2: the target's.
-        method: `generate` wants every token equal; `generate_close` allows a first difference at
-            a near-tie.
+        method: `generate` wants every token equal; `generate_close` allows a near-tie.
         max_wait_seconds: deadline of each launch, seconds.
-        force_v1_runner: pins both sides to runner V1; an environment that says otherwise is an
-            error, never a silent override.
+        force_v1_runner: pins both sides to runner V1; an environment against it is an error.
         engine: name of the engine under test.
+        python: interpreter that has it, `PATH` or `LABEL=PATH`; None is this one.
         workload: name of the prompt set.
         dtype: computes in this dtype instead of the model's own.
         controls: adds the null case, and a planted fault where the target offloads.
@@ -101,6 +102,7 @@ def compare_two_settings(
         max_wait_seconds=max_wait_seconds,
         force_v1_runner=force_v1_runner,
         engine=engine,
+        python=python,
         workload=workload,
         dtype=dtype,
         controls=controls,
@@ -119,6 +121,7 @@ def compare_all_settings(
     max_wait_seconds: float | None = None,
     force_v1_runner: bool = False,
     engine: str = "reference",
+    python: str | None = None,
     workload: str = "default",
     dtype: str | None = None,
     controls: bool = True,
@@ -144,8 +147,9 @@ def compare_all_settings(
             "give as many of each, at least two"
         )
     runner: Literal["v1"] | None = "v1" if force_v1_runner else None
+    place = choose_interpreter(engine, python, option="python")
     settings = [
-        parse_engine_args(args, env, engine=engine, force_runner=runner)
+        replace(parse_engine_args(args, env, engine=engine, force_runner=runner), **place)
         for args, env in zip(all_args, all_envs, strict=True)
     ]
     work = load_workload(workload, load_model(model, dtype=dtype))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
-from harness.core import Case, Plan, Setting, UsageError, Workload
+from harness.core import Case, Plan, PlannedCase, Setting, UsageError, Workload
 from harness.launch import engine_supports
-from harness.plan import build_plan
-from harness.settings import Matrix, load_model, load_workload
+from harness.plan import build_plan, release_pairs, sort_out
+from harness.settings import KnownBad, Matrix, load_model, load_workload
 
+T = TypeVar("T")
 Selector = Callable[[str, Mapping[str, str]], bool]
 """(anchor, axes) -> keep this cell?"""
 
@@ -40,30 +42,123 @@ def plan_matrix(
         UsageError: a model or a fault is not known, or a fault applies to no selected cell.
     """
     settings = [plant(setting, faults) for setting in matrix.settings]
+    bad = {b.setting.compute_hash(): _judges_of(b) for b in matrix.known_bad if controls}
+    settings += [b.setting for b in matrix.known_bad if controls]
     plans, num_seen = [], 0
     selected: list[Setting] = []
     for name in models or matrix.models:
         model = load_model(name, models_file=models_file, dtype=matrix.dtype)
         workload = load_workload(matrix.workload, model)
-        whole = build_plan(settings, [workload], controls=False)
-        cells = [p.case for p in whole.cases]
+        cells = [
+            planned.case
+            for own in _by_engine(settings, lambda setting: setting)
+            for planned in build_plan(own, [workload], controls=False).cases
+        ]
+        pairs = {p.case.case_id: p for p in release_pairs(matrix.settings, [workload])}
+        cells += [pair.case for pair in pairs.values()]
         kept = [c for c in cells if select is None or select(c.anchor, c.axes)]
         first = (shard[0] - 1 - num_seen) % shard[1]
         num_seen += len(kept)
-        selected += [cell.target for cell in kept if cell.role == "case"]
-        if mine := kept[first :: shard[1]]:
-            plans.append(_plan_cells(mine, workload, controls=controls))
+        cases = [c.target for c in kept if c.role == "case"]
+        selected += [target for target in cases if target.compute_hash() not in bad]
+        plans += _plan_kept(kept[first :: shard[1]], pairs, workload, controls=controls)
     _check_planted(faults, selected)
+    planned = [_as_control(case, bad) for plan in plans for case in plan.cases]
     return Plan(
-        cases=tuple(case for plan in plans for case in plan.cases),
+        cases=tuple(_without_idle_nulls(planned) if bad else planned),
         unsupported=tuple(skipped for plan in plans for skipped in plan.unsupported),
     )
 
 
-def _plan_cells(cells: Sequence[Case], workload: Workload, *, controls: bool) -> Plan:
-    """Plan the given cells and their controls, and no other cell that their settings allow."""
+def _judges_of(bad: KnownBad) -> tuple[str, ...]:
+    """The judges that must say FAIL of a known-bad cell: those it names, else its faults'.
+
+    Raises:
+        UsageError: a fault changes nothing in the cell, so that it could never FAIL.
+    """
+    from harness.faults.base import FAULTS
+
+    asked = {name.removesuffix("-full") for name in bad.setting.instruments}
+    found: list[str] = []
+    for name in bad.setting.faults:
+        fault = FAULTS.get(name)
+        if reason := fault.why_not(bad.setting):
+            raise UsageError(f"known_bad cell {bad.setting.setting_id}: {name}: {reason}")
+        recorded = ("ordering", "integrity")
+        found += [judge for judge in fault.killed_by if judge not in recorded or judge in asked]
+    return bad.must_fail or tuple(dict.fromkeys(found))
+
+
+def _as_control(planned: PlannedCase, bad: Mapping[str, tuple[str, ...]]) -> PlannedCase:
+    """A known-bad cell is a control; every other case stays as it is."""
+    case = planned.case
+    must_fail = bad.get(case.target.compute_hash())
+    if must_fail is None or case.role != "case":
+        return planned
+    case_id = f"control-{case.case_id}"
+    return replace(
+        planned, case=replace(case, role="control", case_id=case_id, must_fail=must_fail)
+    )
+
+
+def _without_idle_nulls(planned: Sequence[PlannedCase]) -> list[PlannedCase]:
+    """Leave out null cases of baselines that serve known-bad cells only: nobody trusts them."""
+    compared = [p.case for p in planned if p.case.role not in ("null", "control")]
+    used = {side.compute_hash() for c in compared for side in (c.baseline, c.target)}
+    return [p for p in planned if p.case.role != "null" or p.case.baseline.compute_hash() in used]
+
+
+def _by_engine(items: Iterable[T], setting_of: Callable[[T], Setting]) -> list[list[T]]:
+    """Items of one engine under one interpreter together, in the order they first occur.
+
+    Each is planned apart: it has its own guards, and its own statement of what it supports.
+    """
+    groups: dict[tuple[str, str, str | None], list[T]] = {}
+    for item in items:
+        setting = setting_of(item)
+        groups.setdefault((setting.engine, setting.release, setting.python), []).append(item)
+    return list(groups.values())
+
+
+def _plan_kept(
+    kept: Sequence[Case], pairs: Mapping[str, PlannedCase], workload: Workload, *, controls: bool
+) -> list[Plan]:
+    """Plan what one job has of a model: the cells of each engine apart, then pairs of releases.
+
+    Both sides of a pair get the guards of their own release, also where a job has nothing else.
+    """
+    own = [(cell.target, cell) for cell in kept if cell.role != "release"]
+    across = [pairs[cell.case_id] for cell in kept if cell.role == "release"]
+    guarded = [(side, None) for p in across for side in (p.case.baseline, p.case.target)]
+    plans = [
+        _plan_cells(
+            [cell for _, cell in mine if cell is not None],
+            workload,
+            beside=[setting for setting, cell in mine if cell is None],
+            controls=controls,
+        )
+        for mine in _by_engine([*own, *guarded], lambda item: item[0])
+    ]
+    engines = dict.fromkeys(p.case.target.engine for p in across)
+    return plans + [
+        sort_out([p for p in across if p.case.target.engine == name], engine_supports(name))
+        for name in engines
+    ]
+
+
+def _plan_cells(
+    cells: Sequence[Case], workload: Workload, *, beside: Sequence[Setting], controls: bool
+) -> Plan:
+    """Plan the given cells of one engine and their controls, and no other that they allow.
+
+    Args:
+        cells: of one engine under one interpreter.
+        workload: what each is asked.
+        beside: further settings without offload that need a null case.
+        controls: adds the null cases and the planted fault.
+    """
     sides = [side for c in cells for side in (c.baseline, c.target) if c.role == "runner"]
-    settings = [*sides, *(c.target for c in cells if c.role == "case")]
+    settings = [*sides, *(c.target for c in cells if c.role == "case"), *beside]
     supports = engine_supports(settings[0].engine)
     plan = build_plan(settings, [workload], controls=controls, supports=supports)
     wanted = {cell.case_id for cell in cells}
@@ -72,6 +167,7 @@ def _plan_cells(cells: Sequence[Case], workload: Workload, *, controls: bool) ->
         cases=tuple(
             p for p in plan.cases if p.case.role in ("null", "control") or p.case.case_id in wanted
         ),
+        unsupported=tuple(s for s in plan.unsupported if s.case.case_id in wanted),
     )
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 if TYPE_CHECKING:
-    from harness.core import CaseResult, Outcome, Plan, PlannedCase
+    from harness.core import CaseResult, Outcome, Plan, PlannedCase, Setting
     from harness.pipeline import Session
+    from harness.settings.engines import EngineEntry
 
 _STORE = pytest.StashKey[Path]()
 _CUT_SHORT = pytest.StashKey[bool]()
@@ -33,6 +34,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("harness", "weight-offload harness")
     group.addoption("--harness-model", metavar="NAME", help="model of every case (models.yaml)")
     group.addoption("--harness-matrix", metavar="FILE", help="matrix of the matrix-driven tests")
+    group.addoption("--harness-engine", metavar="NAME", help="engine instead of the matrix's")
+    group.addoption(
+        "--harness-python",
+        action="append",
+        default=[],
+        metavar="[LABEL=]PATH",
+        help="interpreter of a release of that engine; may repeat",
+    )
     group.addoption("--harness-fault", action="append", default=[], metavar="NAME")
     group.addoption("--harness-store", metavar="DIR", help="folder of the record (reports/)")
     group.addoption("--harness-cold", action="store_true", help="a new interpreter per launch")
@@ -46,6 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "runner_v2: the target runs model runner V2",
         "uva: the target offloads by UVA",
         "prefetch: the target offloads by prefetch",
+        "cpu_offload: the target offloads by accelerate's cpu_offload",
+        "disk_offload: the target offloads by accelerate's disk_offload",
+        "device_map: the target offloads by accelerate's device map",
         "inside: reaches into a live engine in this process",
     ):
         config.addinivalue_line("markers", line)
@@ -67,14 +79,18 @@ def pytest_configure_node(node: Any) -> None:
 def matrix_plan(config: pytest.Config) -> Plan:
     """The plan of the matrix named on the command line, made once per process."""
     from harness.cells import plan_matrix
-    from harness.settings import load_matrix
+    from harness.interpreters import open_matrix
 
     plans = config.stash[_PLANS]
     if "matrix" not in plans:
         path = config.getoption("--harness-matrix")
         model = config.getoption("--harness-model")
         plans["matrix"] = plan_matrix(
-            load_matrix(Path(path) if path else None),
+            open_matrix(
+                Path(path) if path else None,
+                engine=config.getoption("--harness-engine"),
+                pythons=config.getoption("--harness-python"),
+            ),
             models=[model] if model else (),
             faults=config.getoption("--harness-fault"),
         )
@@ -83,15 +99,37 @@ def matrix_plan(config: pytest.Config) -> Plan:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make a test of each cell for functions that ask for `planned_case`."""
-    if "planned_case" not in metafunc.fixturenames:
-        return
+    """Make a test of each cell for functions that ask for `planned_case`, and of each release.
+
+    Functions that ask for `harness_engine` run once for each `--harness-python`.
+    """
     from harness.core import HarnessError
 
     try:
-        plan = matrix_plan(metafunc.config)
+        entries = engine_entries(metafunc.config)
+        if "harness_engine" in metafunc.fixturenames and entries:
+            ids = [entry.place for entry in entries]
+            metafunc.parametrize("harness_engine", entries, ids=ids, scope="session")
+        if "planned_case" in metafunc.fixturenames:
+            _parametrize_cells(metafunc, matrix_plan(metafunc.config))
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from None
+
+
+def engine_entries(config: pytest.Config) -> Sequence[EngineEntry]:
+    """The engine that the command line names, once for each interpreter; none where it does not."""
+    from harness.interpreters import choose_interpreters
+
+    engine, pythons = config.getoption("--harness-engine"), config.getoption("--harness-python")
+    plans = config.stash[_PLANS]
+    if "engines" not in plans:
+        plans["engines"] = (engine or pythons) and choose_interpreters(
+            engine or "reference", pythons, option="--harness-python"
+        )
+    return plans["engines"] or ()
+
+
+def _parametrize_cells(metafunc: pytest.Metafunc, plan: Plan) -> None:
     metafunc.parametrize(
         "planned_case",
         [
@@ -124,6 +162,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def harness_model(request: pytest.FixtureRequest) -> str:
     """The model's name: `--harness-model`, else tiny-llama."""
     return request.config.getoption("--harness-model") or "tiny-llama"
+
+
+@pytest.fixture(scope="session")
+def harness_engine() -> EngineEntry:
+    """The engine under test: the embedded one, or each that the command line names."""
+    from harness.settings.engines import EngineEntry
+
+    return EngineEntry(name="reference")
 
 
 @pytest.fixture(scope="session")
@@ -165,7 +211,7 @@ def check_case(harness_session: Session, record_property: Any) -> CheckCase:
 
 
 def run_guards(session: Session, planned: PlannedCase) -> list[CaseResult]:
-    """The null case of a comparison's baseline, and the session's one planted fault."""
+    """The null case of a comparison's baseline, and the engine's one planted fault."""
     from dataclasses import replace
 
     from harness.api import plan_controls
@@ -173,8 +219,14 @@ def run_guards(session: Session, planned: PlannedCase) -> list[CaseResult]:
     case = planned.case
     target = replace(case.target, faults=())
     null, control = plan_controls(case.baseline, [target], case.workload)
-    planted = next((r for r in session.results if r.case.role == "control"), None)
+    place = _place(case.target)
+    controls = (r for r in session.results if r.case.role == "control")
+    planted = next((r for r in controls if _place(r.case.target) == place), None)
     return [session.compare_once(null), planted or session.compare_once(control)]
+
+
+def _place(setting: Setting) -> tuple[str, str, str | None]:
+    return setting.engine, setting.release, setting.python
 
 
 def judge_outcome(result: CaseResult, guards: Sequence[CaseResult] = ()) -> CaseResult:

@@ -357,6 +357,8 @@ outcomes = st.builds(
     controls=st.dictionaries(names, texts, max_size=2),
     exit_code=st.integers(0, 5),
     sentence=texts,
+    downgraded=st.booleans(),
+    not_exact=tuples(texts),
 )
 
 CORE_TYPES = {

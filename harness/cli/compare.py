@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +12,11 @@ import typer
 
 from harness.api import attribute_failures, plan_comparison
 from harness.core import Tier, UsageError
+from harness.interpreters import choose_interpreter
 from harness.pipeline import Options, Session
 from harness.settings import load_model, load_workload, parse_engine_args
 
-from .console import INTERRUPTED, JsonOption
+from .console import INTERRUPTED, EngineOption, JsonOption
 from .live import Watch
 from .pages import write_pages
 from .run import describe, finish, run_until_stopped
@@ -28,6 +30,11 @@ def compare(
     target: Annotated[str, typer.Option(help="The target's, likewise.")] = "",
     workload: Annotated[str, typer.Option(help="Prompt set.")] = "default",
     dtype: Annotated[str | None, typer.Option(help="Compute in this dtype.")] = None,
+    engine: EngineOption = None,
+    python: Annotated[
+        str | None,
+        typer.Option("--python", metavar="[LABEL=]PATH", help="Interpreter for both sides."),
+    ] = None,
     close: Annotated[bool, typer.Option("--close", help="Allow near-ties.")] = False,
     output: Annotated[Path, typer.Option("-o", help="Folder that receives the session.")] = Path(
         "reports"
@@ -38,7 +45,11 @@ def compare(
     args1, env1 = split_side(baseline)
     args2, env2 = split_side(target)
     work = load_workload(workload, load_model(model, dtype=dtype))
-    settings = [parse_engine_args(args1, env1), parse_engine_args(args2, env2)]
+    place = choose_interpreter(engine or "reference", python)
+    settings = [
+        replace(parse_engine_args(args, env, engine=engine or "reference"), **place)
+        for args, env in ((args1, env1), (args2, env2))
+    ]
     tier = Tier.LOGPROB if close else Tier.EXACT
     plan = plan_comparison(settings, work, tier=tier, controls=True)
     options = Options()

@@ -17,6 +17,7 @@ from rich.console import Console
 from harness.cells import Selector
 from harness.core import Case, UsageError
 from harness.core.codec import encode
+from harness.rerun import engine_words
 from harness.settings import parse_selection
 
 
@@ -46,6 +47,18 @@ ModelOption = Annotated[
 ]
 SelectOption = Annotated[
     str, typer.Option("-k", metavar="EXPR", help="Keep cells whose id matches, as in pytest.")
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option("--engine", metavar="NAME", help="Engine instead of the matrix's."),
+]
+PythonOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--python",
+        metavar="[LABEL=]PATH",
+        help="Interpreter of a release of the engine, instead of the matrix's; may repeat.",
+    ),
 ]
 FaultOption = Annotated[
     list[str] | None,
@@ -82,12 +95,19 @@ def parse_shard(text: str) -> tuple[int, int]:
     raise UsageError(f"--shard {text!r} must be I/N with 1 <= I <= N, for example 2/5")
 
 
-def rerun(case: Case, matrix: Path | None) -> str:
-    """The command that runs one cell again."""
+def rerun(case: Case, matrix: Path | None, *, names_engine: bool = False) -> str:
+    """The command that runs one cell again.
+
+    Args:
+        case: the cell.
+        matrix: the matrix file it is from; None is the built-in one.
+        names_engine: the engine and its interpreters are not the matrix's own.
+    """
     role = {"null": " (its null case)", "control": ""}.get(case.role, "")
     words = ["harness", "run"]
     if matrix is not None:
         words += ["--matrix", str(matrix)]
+    words += engine_words(case.target, always=True) if names_engine else []
     words += ["--model", case.workload.model.stand_in_for or case.workload.model.name]
     faults = [] if case.role == "control" else list(case.target.faults)
     bare = case.anchor.split("!", 1)[0].replace("/null-", "/").replace("/control-", "/")

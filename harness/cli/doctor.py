@@ -1,131 +1,76 @@
-"""`harness doctor`: what this machine can run, and why not the rest."""
+"""`harness doctor`: what each interpreter can test, and why not the rest."""
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from harness.core.codec import Json, encode
+from harness.interpreters import examine
+from harness.settings.engines import find_python, split_label
 
+from .checks import Check, can_test, list_checks
 from .console import JsonOption, out, print_json
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One thing that was looked for."""
-
-    name: str
-    ok: bool
-    found: str
-    needed_for: str
+NOTHING = 3
+"""Exit code where an interpreter can test nothing."""
 
 
 def doctor(
     python: Annotated[
-        list[str] | None, typer.Option("--python", help="Interpreter to look at; may repeat.")
+        list[str] | None,
+        typer.Option("--python", metavar="[LABEL=]PATH", help="Interpreter; may repeat."),
     ] = None,
     json_: JsonOption = False,
 ) -> int:
     """Look at each interpreter in a child process and say what can be tested there."""
-    reports = [examine(path) for path in (python or [sys.executable])]
+    named = [split_label(text) for text in python] if python else [("", sys.executable)]
+    reports = [look_at(label, find_python(path, Path.cwd())) for label, path in named]
     if json_:
         print_json(reports)
     else:
-        for found in reports:
-            _print(found)
-    return 0 if all(report["usable"] for report in reports) else 3
+        for report in reports:
+            _print(report)
+    return 0 if all(report["usable"] for report in reports) else NOTHING
 
 
-def examine(python: str) -> dict[str, Json]:
-    """Ask one interpreter, in a child that imports nothing of the command line.
+def look_at(label: str, python: str) -> dict[str, Json]:
+    """Ask one interpreter.
 
     Returns:
-        `python`, `usable` (the reference engine runs), `checks`, and `problem` when it failed.
+        `label`, `python`, `usable` (something can be tested there), `checks`, the `facts` they
+        come from, and `problem`, one line, where nothing can be.
     """
-    root = Path(__file__).resolve().parents[2]
-    try:
-        child = subprocess.run(
-            [python, "-m", "harness.engines.examine"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            cwd=root,
-        )
-        facts = json.loads(child.stdout.splitlines()[-1]) if child.returncode == 0 else None
-        problem = (child.stderr.strip().splitlines() or ["no output"])[-1]
-    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
-        facts, problem = None, str(error)
-    if facts is None:
-        return {"python": python, "usable": False, "problem": problem, "checks": []}
-    checks = _checks(facts)
-    return {
-        "python": f"{facts['python']} ({python})",
-        "usable": checks[0].ok,
-        "checks": encode(checks),
-    }
+    facts = examine(python)
+    report: dict[str, Json] = {"label": label, "python": python, "usable": False, "checks": []}
+    if "problem" in facts:
+        return {**report, "problem": facts["problem"]}
+    checks = list_checks(facts)
+    report |= {"usable": can_test(checks), "checks": encode(checks), "facts": facts}
+    if not report["usable"]:
+        report["problem"] = _why_nothing(facts)
+    return report
 
 
-def _checks(facts: dict[str, Json]) -> list[Check]:
-    """Turn an interpreter's facts into checks; the first decides whether it is usable."""
-    torch, cuda = facts["torch"], facts["cuda"]
-    return [
-        Check(
-            name="reference engine, simulated device",
-            ok=bool(torch),
-            found=f"torch {torch}" if torch else "torch is not installed",
-            needed_for="harness run",
-        ),
-        Check(
-            name="reference engine, cuda device",
-            ok=bool(cuda),
-            found=cuda or "torch sees no CUDA device",
-            needed_for="engine_args: {device: cuda}",
-        ),
-        Check(
-            name="transformers",
-            ok=bool(facts["transformers"]),
-            found=facts["transformers"] or "not installed",
-            needed_for="harness bench, the oracle tests",
-        ),
-        Check(
-            name="vLLM",
-            ok=False,
-            found=f"vllm {facts['vllm']}, no adapter yet" if facts["vllm"] else "not installed",
-            needed_for="real engines",
-        ),
-        Check(
-            name="accelerate",
-            ok=False,
-            found=(
-                f"accelerate {facts['accelerate']}, no adapter yet"
-                if facts["accelerate"]
-                else "not installed"
-            ),
-            needed_for="real engines",
-        ),
-        Check(
-            name="cores",
-            ok=facts["cores"] >= 1,
-            found=f"{facts['cores']} usable, {facts['memory_gib']:.0f} GiB of memory",
-            needed_for="-j",
-        ),
-    ]
+def _why_nothing(facts: dict[str, Json]) -> str:
+    if "torch" in facts["missing"]:
+        return "torch is not installed there, and no engine runs without it; install it"
+    if problem := facts["live_torch"].get("problem"):
+        return f"torch cannot be loaded there: {problem}"
+    return "no engine is installed there that could run; the lines below say what is missing"
 
 
-def _print(found: dict[str, Json]) -> None:
-    out.print(found["python"], style="bold", markup=False)
-    if "problem" in found:
-        out.print(f"  cannot be used: {found['problem']}", markup=False)
-    for check in found["checks"]:
-        mark = "✓" if check["ok"] else "\N{EN DASH}"
-        out.print(
-            f"  {mark} {check['name']:<36} {check['found']}  (for {check['needed_for']})",
-            markup=False,
-        )
+def _print(report: dict[str, Json]) -> None:
+    version = f"Python {report['facts']['python']}" if "facts" in report else ""
+    title = " ".join(x for x in (report["label"], version, f"({report['python']})") if x)
+    out.print(title, style="bold", markup=False)
+    if "problem" in report:
+        out.print(f"  cannot be used: {report['problem']}", markup=False)
+    checks = [Check(**check) for check in report["checks"]]
+    width = max((len(check.name) for check in checks), default=0)
+    for check in checks:
+        mark = "✓" if check.ok else "\N{EN DASH}"
+        out.print(f"  {mark} {check.name:<{width}}   {check.found}", markup=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,14 +14,17 @@ from rich.table import Table
 
 from harness.cells import plan_matrix, target_cases
 from harness.core import Case, Plan, UsageError
-from harness.settings import list_models, load_matrix
+from harness.interpreters import open_matrix
+from harness.settings import list_models
 
 from .console import (
     CellOption,
+    EngineOption,
     FaultOption,
     JsonOption,
     MatrixOption,
     ModelOption,
+    PythonOption,
     SelectOption,
     count,
     out,
@@ -35,6 +40,8 @@ def list_cells(
     select: SelectOption = "",
     cell: CellOption = None,
     fault: FaultOption = None,
+    engine: EngineOption = None,
+    python: PythonOption = None,
     faults: Annotated[bool, typer.Option("--faults", help="The known defects instead.")] = False,
     models: Annotated[bool, typer.Option("--models", help="The models instead.")] = False,
     buildkite: Annotated[bool, typer.Option("--buildkite", help="Buildkite steps.")] = False,
@@ -52,14 +59,16 @@ def list_cells(
     if buildkite and github_matrix:
         raise UsageError("--buildkite and --github-matrix exclude each other; give one")
     plan = plan_matrix(
-        load_matrix(matrix),
+        open_matrix(matrix, engine=engine, pythons=python or ()),
         models=model or (),
         faults=fault or (),
         select=select_cells(select, cell or ()),
     )
     if buildkite or github_matrix:
-        forwarded = _forwarded(matrix, model, select, cell, fault)
-        _print_jobs(plan, matrix, forwarded, shards, timeout, setup, buildkite=buildkite)
+        engines = _engine_words(engine, python)
+        forwarded = engines + _forwarded(matrix, model, select, cell, fault)
+        command = partial(rerun, matrix=matrix, names_engine=bool(engines))
+        _print_jobs(plan, command, forwarded, shards, timeout, setup, buildkite=buildkite)
         return 0
     cases = list(target_cases(plan))
     if json_:
@@ -104,9 +113,14 @@ def _forwarded(
     return words + [w for name in fault or () for w in ("--fault", name)]
 
 
+def _engine_words(engine: str | None, python: list[str] | None) -> list[str]:
+    words = ["--engine", engine] if engine else []
+    return words + [w for text in python or () for w in ("--python", text)]
+
+
 def _print_jobs(
     plan: Plan,
-    matrix: Path | None,
+    command: Callable[[Case], str],
     forwarded: list[str],
     shards: int,
     timeout: int,
@@ -118,7 +132,7 @@ def _print_jobs(
     from harness.report import github_matrix as make_github_matrix
 
     def cell_of(case: Case) -> Cell:
-        return Cell(anchor=case.anchor, axes=case.axes, command=rerun(case, matrix))
+        return Cell(anchor=case.anchor, axes=case.axes, command=command(case))
 
     cells = [cell_of(c) for c in target_cases(plan)]
     make = buildkite_steps if buildkite else make_github_matrix

@@ -10,18 +10,20 @@ from typing import Annotated
 import typer
 
 from harness.cells import plan_matrix, target_cases
-from harness.core import Case, CaseResult, Outcome, Plan, UsageError, Verdict
+from harness.core import Case, CaseResult, Outcome, Plan, Setting, UsageError, Verdict
 from harness.core.codec import Json, encode
+from harness.interpreters import open_matrix
 from harness.pipeline import Options, Session
-from harness.settings import load_matrix
 
 from .console import (
     INTERRUPTED,
     CellOption,
+    EngineOption,
     FaultOption,
     JsonOption,
     MatrixOption,
     ModelOption,
+    PythonOption,
     SelectOption,
     ShardOption,
     out,
@@ -43,6 +45,8 @@ def run(
     cell: CellOption = None,
     shard: ShardOption = "1/1",
     fault: FaultOption = None,
+    engine: EngineOption = None,
+    python: PythonOption = None,
     output: Annotated[Path, typer.Option("-o", help="Folder that receives the session.")] = Path(
         "reports"
     ),
@@ -54,7 +58,7 @@ def run(
     json_: JsonOption = False,
 ) -> int:
     """Run the offload matrix, judge every cell, and leave a record and an HTML report."""
-    chosen = load_matrix(matrix)
+    chosen = open_matrix(matrix, engine=engine, pythons=python or ())
     plan = plan_matrix(
         chosen,
         models=model or (),
@@ -65,6 +69,7 @@ def run(
     cells = list(target_cases(plan))
     if not cells and not plan.unsupported:
         raise UsageError(nothing_left(select, cell or (), shard))
+    names_engine = bool(engine or python)
     for path in (report, junit):
         check_writable(path)
     options = Options(jobs=jobs, cold=cold, deadline_s=deadline)
@@ -79,7 +84,7 @@ def run(
             manifest=manifest,
             options=options,
             watch=watch,
-            command_for=lambda case: rerun(case, matrix),
+            command_for=lambda case: rerun(case, matrix, names_engine=names_engine),
         ) as session,
     ):
         watch.start(f"{chosen.name} matrix", plan, options.num_jobs)
@@ -121,6 +126,8 @@ def describe(plan: Plan, name: str, matrix: str | None, options: Options) -> dic
             f"{c.workload.sampling_params.max_tokens} tokens"
             for c in cases
         },
+        "engines": list(dict.fromkeys(c.target.engine for c in cases)),
+        "releases": _releases([c.target for c in cases]),
         "dtypes": sorted({m.dtype for m in models.values()}),
         "num_cases": len(plan.cases) + len(plan.unsupported),
         "num_runs": len(plan.runs),
@@ -128,6 +135,12 @@ def describe(plan: Plan, name: str, matrix: str | None, options: Options) -> dic
         "num_threads": options.num_threads,
         "cold": options.cold,
     }
+
+
+def _releases(settings: Sequence[Setting]) -> dict[str, Json]:
+    """Label -> interpreter, in the order of the releases; `own` stands for this one."""
+    named = {f"{s.engine} {s.release}".strip(): s.python or "own" for s in settings}
+    return dict(named)
 
 
 def finish(

@@ -10,7 +10,7 @@ from typing import Literal
 from .setting import Backend, Runner, Setting
 from .workload import Workload
 
-Role = Literal["case", "null", "control", "runner"]
+Role = Literal["case", "null", "control", "runner", "release"]
 
 
 class Tier(Enum):
@@ -68,7 +68,7 @@ class Case:
     tier: Tier = Tier.EXACT
     role: Role = "case"
     """`null`: baseline against itself. `control`: a planted fault that must FAIL.
-    `runner`: V1 against V2."""
+    `runner`: V1 against V2. `release`: an engine against its release before."""
     judges: tuple[str, ...] = (
         *("effect", "placement", "memory"),
         *("ordering", "integrity", "tokens"),
@@ -76,6 +76,8 @@ class Case:
     expected: Expectation
     """Of the target."""
     expected_baseline: Expectation
+    expected_ranks: tuple[Expectation, ...] = ()
+    """Of the target's further ranks, where it is spread over several."""
     axes: Mapping[str, str] = field(default_factory=dict)
     """Axis name -> value, for filters and JUnit properties."""
     must_fail: tuple[str, ...] = ()
@@ -84,7 +86,7 @@ class Case:
     @property
     def anchor(self) -> str:
         """Short readable id within a session: the target's setting id, prefixed where needed."""
-        prefix = {"null": "null-", "control": "control-", "runner": "runner-"}.get(self.role, "")
+        prefix = "" if self.role == "case" else f"{self.role}-"
         return f"{self.workload.model.name}/{prefix}{self.target.setting_id}"
 
 

@@ -137,9 +137,9 @@ class WeightReads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntegrityTrace:
-    """Weights hashed at the moment of compute."""
+    """Weights hashed at the moment of compute, or at rest."""
 
-    mode: Literal["sampled", "full"]
+    mode: Literal["sampled", "full", "rest"]
     num_reads: int
     """Reads of a parameter by compute."""
     num_hashed: int
@@ -179,6 +179,10 @@ class ProbeSnapshot:
     """Internals that could not be found, by name; anything here makes the run an ERROR."""
     warnings: tuple[str, ...] = ()
     """Warnings the engine itself gave about its configuration."""
+    not_observed: tuple[str, ...] = ()
+    """What could not be seen in this mode of the engine, by name."""
+    rank: int = 0
+    """Rank of the worker that was read, where a model is spread over several."""
 
     @property
     def offloaded_bytes(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from .case import Case
+from .case import Case, Tier
 from .codec import SCHEMA_VERSION, Json
 from .errors import ExitCode
 
@@ -121,12 +121,21 @@ class Outcome:
     sentence: str
     """One sentence: what is wrong, or what was proven."""
     downgraded: bool = False
-    """A null run is not exact, so no EXACT verdict of the session holds as such."""
+    """A null run is not exact, so no EXACT verdict beside it holds as such."""
+    not_exact: tuple[str, ...] = ()
+    """Engines and releases whose null run that is; empty where the session has only one."""
 
     @property
     def passed(self) -> bool:
         """True when the exit code is 0."""
         return self.exit_code == ExitCode.PASS
+
+    def downgrades(self, case: Case) -> bool:
+        """Whether the EXACT verdict of a case does not hold as such."""
+        is_near = not self.not_exact or any(
+            side.place in self.not_exact for side in (case.baseline, case.target)
+        )
+        return self.downgraded and case.tier is Tier.EXACT and is_near
 
     def incomplete(self, what: str) -> Outcome:
         """The same outcome of something that is not whole: a FAIL stays, all else is an ERROR.

@@ -82,7 +82,9 @@ class Run:
     status: RunStatus
     outputs: tuple[RequestOutput, ...] = ()
     probe: ProbeSnapshot | None = None
-    """Taken after the last step."""
+    """Taken after the last step, in the worker of rank 0."""
+    rank_probes: tuple[ProbeSnapshot, ...] = ()
+    """Taken with it in the workers of the further ranks, where there are any."""
     host: HostInfo | None = None
     timings: Mapping[str, float] = field(default_factory=dict)
     """Seconds: `spawn`, `import`, `load`, `generate`, `probe`, `total`."""

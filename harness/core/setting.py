@@ -15,7 +15,9 @@ from .codec import Json, canonical_json
 from .errors import SettingError
 
 Runner = Literal["v1", "v2"]
-Backend = Literal["none", "uva", "prefetch"]
+Backend = Literal["none", "uva", "prefetch", "cpu_offload", "disk_offload", "device_map"]
+ACCELERATE_BACKENDS = ("cpu_offload", "disk_offload", "device_map")
+"""Backends of accelerate, by its own names; the others are vLLM's."""
 
 ENV_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 ENV_MULTIPROCESSING = "VLLM_ENABLE_V1_MULTIPROCESSING"
@@ -28,7 +30,10 @@ DELAYS = {"delay-copy": "copy_late", "delay-compute": "compute_late"}
 """Delays on real hardware -> the simulated device's schedule that shows the same."""
 INSTRUMENTS = ("ordering", "integrity", "integrity-full", "poison", *DELAYS)
 """Recorders, and means to make a defect loud, that a Setting may ask for."""
-DEFAULT_INSTRUMENTS: dict[str, tuple[str, ...]] = {"reference": ("ordering", "integrity")}
+DEFAULT_INSTRUMENTS: dict[str, tuple[str, ...]] = {
+    "reference": ("ordering", "integrity"),
+    "accelerate": ("integrity",),
+}
 """Engine -> recorders in every run unless others are asked for; no entry has none."""
 
 GIB = 1024**3
@@ -40,7 +45,9 @@ MAX_OFFLOAD_GB = 1e6
 class OffloadConfig:
     """vLLM's weight-offload fields, with its defaults and range checks (vllm/config/offload.py)."""
 
-    offload_backend: Literal["auto", "uva", "prefetch"] = "auto"
+    offload_backend: Literal[
+        "auto", "uva", "prefetch", "cpu_offload", "disk_offload", "device_map"
+    ] = "auto"
     """Requested backend; `auto` takes prefetch if a group size is set, else UVA if a budget is."""
     cpu_offload_gb: float = 0.0
     """UVA budget in GiB."""
@@ -58,6 +65,8 @@ class OffloadConfig:
     """False sets VLLM_WEIGHT_OFFLOADING_DISABLE_PIN_MEMORY=1."""
     uva: bool = True
     """False sets VLLM_WEIGHT_OFFLOADING_DISABLE_UVA=1: copy on forward instead of a view."""
+    device_map: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """accelerate: module name (`""` is the whole model) -> `cpu`, `disk` or a device."""
 
     def __post_init__(self) -> None:
         checks = (
@@ -90,6 +99,11 @@ class OffloadConfig:
             (
                 self.offload_backend != "prefetch" or self.offload_group_size > 0,
                 "offload_backend='prefetch' needs offload_group_size > 0",
+            ),
+            (
+                (self.offload_backend == "device_map") == bool(self.device_map),
+                f"offload_backend={self.offload_backend!r} with device_map={dict(self.device_map)}:"
+                " offload_backend='device_map' and a device_map go together",
             ),
         )
         for ok, text in checks:
@@ -131,6 +145,11 @@ class OffloadConfig:
         backend = self.resolved_backend
         if backend == "none":
             base = "none"
+        elif backend == "device_map":
+            places = sorted(self.device_map.items())
+            base = "map-" + "+".join(f"{name or 'all'}.{place}" for name, place in places)
+        elif backend in ACCELERATE_BACKENDS:
+            base = backend
         elif backend == "uva":
             base = f"uva-gb{self.cpu_offload_gb:g}" + _selectors(self.cpu_offload_params)
             base += "" if self.uva else "-uva0"
@@ -140,7 +159,12 @@ class OffloadConfig:
             base += _selectors(self.offload_params) + ("" if self.uva else "-uva0")
         for request in self.ignored_requests:
             base += "-also." + request.replace("=", ".")
-        return base if backend == "none" else f"{base}-pin{int(self.pin_memory)}"
+        has_pin = backend in ("uva", "prefetch")
+        return f"{base}-pin{int(self.pin_memory)}" if has_pin else base
+
+
+_NOT_ARGUMENTS = ("pin_memory", "uva", "device_map")
+"""Fields that vLLM reads from its environment, or not at all."""
 
 
 def _selectors(params: frozenset[str]) -> str:
@@ -160,12 +184,16 @@ class Setting:
     """False asks for recorded graphs."""
     multiprocessing: bool = False
     """True runs the engine core in its own process (VLLM_ENABLE_V1_MULTIPROCESSING=1)."""
+    server: bool = False
+    """True asks the engine's OpenAI server over HTTP; its core is a process of its own."""
     engine_args: Mapping[str, Json] = field(default_factory=dict)
     """Further engine arguments by vLLM's keyword names, passed on verbatim."""
     env: Mapping[str, str | None] = field(default_factory=dict)
     """Further environment variables of the child; None unsets."""
     python: str | None = None
     """Interpreter to run the engine under; None is the harness's own."""
+    release: str = ""
+    """Label of the engine's release, e.g. `0.28.0`; says which interpreter, decides nothing."""
     faults: tuple[str, ...] = ()
     """Names of faults to plant (see harness/faults)."""
     instruments: tuple[str, ...] = ()
@@ -179,7 +207,8 @@ class Setting:
             if name not in INSTRUMENTS:
                 known = ", ".join(INSTRUMENTS)
                 raise SettingError(f"instruments={name!r} must be one of {known}")
-            if name in DELAYS and self.engine_args.get("device") != "cuda":
+            is_simulated = self.engine == "reference" and self.engine_args.get("device") != "cuda"
+            if name in DELAYS and is_simulated:
                 raise SettingError(
                     f"instruments={name!r} needs device='cuda' in engine_args: "
                     f"use schedule={DELAYS[name]} instead"
@@ -195,15 +224,24 @@ class Setting:
         """Readable id, e.g. `v2-prefetch-g8n2s1-pin0-eager`; also pytest id, row and anchor."""
         parts = [self.runner or "vX", self.offload.offload_id]
         parts.append("eager" if self.enforce_eager else "graph")
-        if self.multiprocessing:
+        if self.server:
+            parts.append("server")
+        elif self.multiprocessing:
             parts.append("mp")
-        if self.engine_args or self.env or self.python or self.engine != "reference":
+        if self.engine_args or self.env or (self.python and not self.release):
             rest = (self.engine, dict(self.engine_args), dict(self.env), self.python)
             parts.append("x" + hashlib.sha256(canonical_json(rest).encode()).hexdigest()[:6])
         usual = DEFAULT_INSTRUMENTS.get(self.engine, ())
         if self.instruments and sorted(self.instruments) != sorted(usual):
             parts.append("with." + "+".join(sorted(self.instruments)))
-        return "-".join(parts) + "".join(f"!{name}" for name in self.faults)
+        place = "" if self.engine == "reference" else f"@{self.engine}"
+        place += f"-{self.release}" if self.release else ""
+        return "-".join(parts) + place + "".join(f"!{name}" for name in self.faults)
+
+    @property
+    def place(self) -> str:
+        """Engine and release, which have guards of their own: `vllm 0.28.0`, `reference`."""
+        return f"{self.engine} {self.release or self.python or ''}".strip()
 
     @property
     def is_baseline(self) -> bool:
@@ -224,7 +262,7 @@ class Setting:
         default = OffloadConfig()
         for name in OffloadConfig.__dataclass_fields__:
             value = getattr(self.offload, name)
-            if name not in ("pin_memory", "uva") and value != getattr(default, name):
+            if name not in _NOT_ARGUMENTS and value != getattr(default, name):
                 kwargs[name] = sorted(value) if isinstance(value, frozenset) else value
         return kwargs
 
@@ -234,7 +272,7 @@ class Setting:
         return {
             **self.env,
             ENV_RUNNER: runner,
-            ENV_MULTIPROCESSING: "1" if self.multiprocessing else "0",
+            ENV_MULTIPROCESSING: "1" if self.multiprocessing or self.server else "0",
             ENV_DISABLE_PIN: None if self.offload.pin_memory else "1",
             ENV_DISABLE_UVA: None if self.offload.uva else "1",
         }

@@ -17,6 +17,9 @@ from .base import (
 
 ENGINES: Registry[type[Engine]] = Registry("engine")
 ENGINES.register("reference", "harness.engines.reference:ReferenceEngine")
+ENGINES.register("vllm", "harness.engines.vllm.engine:VllmEngine")
+ENGINES.register("vllm-cpu-emulation", "harness.engines.vllm.engine:EmulatedVllmEngine")
+ENGINES.register("accelerate", "harness.engines.accelerate:AccelerateEngine")
 ENGINES.register("fake", "harness.engines.fake:FakeEngine")
 
 __all__ = [

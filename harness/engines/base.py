@@ -57,6 +57,10 @@ class Engine(Protocol):
     supports: frozenset[str]
     """Kinds of workload step it can do."""
     modules: EngineModules
+    enters_itself: bool
+    """Faults before the start and recorders are put in place by a plugin in each process."""
+    rank_probes: tuple[ProbeSnapshot, ...]
+    """What `probe` read in the workers of further ranks."""
 
     def start(self, setting: Setting, workload: Workload, *, num_threads: int) -> None:
         """Build the engine and load the model.
@@ -196,6 +200,25 @@ class EngineView(Protocol):
         """Decoder layer index of a parameter or module name."""
         ...
 
+    @property
+    def tensor_part(self) -> tuple[int, int]:
+        """(index, of how many) of this worker among those that share each tensor."""
+        ...
+
+    @property
+    def sees_compute(self) -> bool:
+        """Whether recorders see each read by compute; not where graphs are replayed."""
+        ...
+
+    @property
+    def not_observed(self) -> Sequence[str]:
+        """What cannot be seen in this mode of the engine."""
+        ...
+
+    def watch_reads(self) -> None:
+        """Let recorders see what compute reads, where the engine does not tell by itself."""
+        ...
+
     def synchronize(self) -> None:
         """Wait until all work queued on the device has run."""
         ...
@@ -204,6 +227,8 @@ class EngineView(Protocol):
 VIEWS: Registry[Any] = Registry("engine view")
 """Package of an engine -> factory `(worker) -> EngineView`."""
 VIEWS.register("harness.refengine", "harness.engines.reference:ReferenceView")
+VIEWS.register("vllm", "harness.engines.vllm.view:VllmView")
+VIEWS.register("harness.engines.accelerate", "harness.engines.accelerate_view:AccelerateView")
 
 PLANTED: list[str] = []
 """Names of the faults planted in this process so far."""

@@ -10,5 +10,23 @@ REFERENCE: dict[str, Json] = {
     "architectures": ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM"),
     "dtypes": ("auto", "float32", "bfloat16", "float16"),
     "graphs": "recorded graphs are not in this engine yet",
+    "server": "the embedded engine is no server",
 }
 """The reference engine's statement."""
+
+VLLM: dict[str, Json] = {
+    "runners": ("v1", "v2"),
+    "backends": ("uva", "prefetch"),
+}
+"""vLLM's, of any release: what one of them lacks is asked of the live engine."""
+
+ACCELERATE: dict[str, Json] = {
+    "runners": (),
+    "backends": ("cpu_offload", "disk_offload", "device_map"),
+    "architectures": ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM"),
+    "dtypes": ("auto", "float32", "bfloat16", "float16"),
+    "multiprocessing": "accelerate has no engine core",
+    "server": "accelerate is no server",
+    "graphs": "accelerate's hooks run eagerly",
+}
+"""accelerate's."""

@@ -36,6 +36,8 @@ class FakeEngine:
     """Does what its script says; without one it answers each prompt with its own tokens."""
 
     supports = frozenset({"generate"})
+    enters_itself = False
+    rank_probes: tuple[ProbeSnapshot, ...] = ()
 
     def __init__(self) -> None:
         self.modules = FakeModules()

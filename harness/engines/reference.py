@@ -1,4 +1,4 @@
-"""The reference engine: how a setting becomes its arguments, and where its internals are.
+"""The reference engine: how it is driven, and where its internals are.
 
 Besides it only `throughput.py`, which runs as a child of its own, imports `harness.refengine`.
 """
@@ -36,14 +36,11 @@ from .base import (
     InternalMovedError,
     OffloadedModule,
 )
+from .reference_args import engine_kwargs
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-EXTENSION = "harness.observe.extension.ProbeExtension"
-DEFAULT_MAX_NUM_SEQS = 8
-LENGTH_MULTIPLE = 64
 
 
 class ReferenceModules:
@@ -61,6 +58,8 @@ class ReferenceEngine:
     """Runs `harness.refengine.LLM`; its worker is reached through `collective_rpc` only."""
 
     supports = frozenset({"generate"})
+    enters_itself = False
+    rank_probes: tuple[ProbeSnapshot, ...] = ()
 
     def __init__(self) -> None:
         self.modules: EngineModules = ReferenceModules()
@@ -115,23 +114,6 @@ class ReferenceEngine:
         return self.llm
 
 
-def engine_kwargs(setting: Setting, workload: Workload, *, num_threads: int) -> dict[str, Json]:
-    """Keyword arguments for `LLM`: the harness's defaults, then what the setting says."""
-    longest = max(len(prompt) for prompt in workload.prompt_token_ids)
-    needed = longest + workload.sampling_params.max_tokens
-    limit = int(workload.model.config.get("max_position_embeddings", needed))
-    rounded = -(-needed // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-    return {
-        "dtype": workload.model.dtype,
-        "max_model_len": needed if rounded > limit else rounded,
-        "max_num_seqs": DEFAULT_MAX_NUM_SEQS,
-        "seed": workload.seed,
-        "num_threads": num_threads,
-        "worker_extension_cls": EXTENSION,
-        **setting.engine_kwargs(),
-    }
-
-
 def to_output(answer: refengine.RequestOutput, step_idx: int) -> RequestOutput:
     """The engine's answer as the harness keeps it."""
     rows = answer.logprobs
@@ -150,6 +132,9 @@ class ReferenceView:
     """Where things are inside a live worker of the reference engine; see `EngineView`."""
 
     version = refengine.__version__
+    not_observed: Sequence[str] = ()
+    sees_compute = True
+    tensor_part = (0, 1)
 
     def __init__(self, worker: Any) -> None:
         self.worker = worker
@@ -280,6 +265,9 @@ class ReferenceView:
         parts = name.split(".")
         is_layer = len(parts) > 2 and parts[:2] == ["model", "layers"] and parts[2].isdigit()
         return int(parts[2]) if is_layer else None
+
+    def watch_reads(self) -> None:
+        """See `EngineView`; this engine declares what it reads."""
 
     def synchronize(self) -> None:
         """See `EngineView`."""

@@ -10,16 +10,26 @@ from harness.core import OffloadConfig, Registry, Runner, Setting
 from harness.engines.base import EngineModules, EngineView
 
 Kind = Literal["mutant", "equivalent", "test"]
-Mode = Literal["none", "uva", "uva-copy", "prefetch"]
+Mode = Literal["none", "uva", "uva-copy", "prefetch", "cpu_offload", "disk_offload", "device_map"]
 
 OFFLOADS: Mapping[Mode, OffloadConfig] = {
     "none": OffloadConfig(),
     "uva": OffloadConfig(cpu_offload_gb=1),
     "uva-copy": OffloadConfig(cpu_offload_gb=1, uva=False),
     "prefetch": OffloadConfig(offload_group_size=1, offload_prefetch_step=3),
+    "cpu_offload": OffloadConfig(offload_backend="cpu_offload"),
+    "disk_offload": OffloadConfig(offload_backend="disk_offload"),
+    "device_map": OffloadConfig(
+        offload_backend="device_map",
+        device_map={"": "cpu", "model.layers.2": "disk", "model.layers.5": "disk"},
+    ),
 }
 """How each mode is tried unless a fault says otherwise; a ring of 8 that 3 does not divide."""
+VLLM = ("vllm", "vllm-cpu-emulation")
+"""Engines that are vLLM."""
+WITH_VLLM = ("reference", *VLLM)
 OFFLOADING: tuple[Mode, ...] = ("uva", "uva-copy", "prefetch")
+ACCELERATE_MODES: tuple[Mode, ...] = ("cpu_offload", "disk_offload", "device_map")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +53,8 @@ class Fault:
     """Where no judge can see it, and why."""
     needs: str = ""
     """What the engine lacks to run it; empty when it runs."""
+    engines: tuple[str, ...] = ("reference",)
+    """Engines whose names it knows how to replace."""
     runners: tuple[Runner, ...] = ("v1", "v2")
     modes: tuple[Mode, ...] = OFFLOADING
     offloads: Mapping[Mode, OffloadConfig] = field(default_factory=dict)
@@ -55,6 +67,8 @@ class Fault:
     """Why it changes nothing under these offload fields; None when it applies."""
     before_start: Callable[[EngineModules], None] | None = None
     """Replaces names in the engine's modules before it is built."""
+    in_vllm: Callable[[EngineModules], None] | None = None
+    """The same in vLLM, where its names differ."""
     after_start: Callable[[EngineView], str] | None = None
     """Damages the live engine where its worker lives; returns what it did."""
 
@@ -62,6 +76,10 @@ class Fault:
         stages = [s for s in (self.before_start, self.after_start) if s is not None]
         assert len(stages) == (0 if self.needs else 1), "one stage each, none when it cannot run"
         assert self.killed_by or self.kind != "mutant", "a mutant names who must object"
+
+    def before(self, engine: str) -> Callable[[EngineModules], None] | None:
+        """What replaces names in the modules of `engine` before it is built."""
+        return self.in_vllm if engine in VLLM and self.in_vllm else self.before_start
 
     @property
     def num_judges(self) -> int:
@@ -72,13 +90,20 @@ class Fault:
         """The setting to try it in."""
         return self.offloads.get(mode, OFFLOADS[mode])
 
+    def modes_in(self, engine: str) -> tuple[Mode, ...]:
+        """Those of its modes that an engine has."""
+        is_accelerate = engine == "accelerate"
+        return tuple(m for m in self.modes if (m in ACCELERATE_MODES) == is_accelerate)
+
     def why_not(self, setting: Setting) -> str | None:
         """Why this fault changes nothing under `setting`; None when it applies."""
         if self.needs:
             return f"the engine has no {self.needs} yet"
-        mode = mode_of(setting.offload)
-        if mode not in self.modes:
-            return f"offload mode {mode} is not one of {', '.join(self.modes)}"
+        if setting.engine not in self.engines:
+            return f"engine {setting.engine} is not one of {', '.join(self.engines)}"
+        mode, modes = mode_of(setting.offload), self.modes_in(setting.engine)
+        if mode not in modes:
+            return f"offload mode {mode} is not one of {', '.join(modes)}"
         if setting.runner is not None and setting.runner not in self.runners:
             return f"runner {setting.runner} is not one of {', '.join(self.runners)}"
         return self.only_if(setting.offload) if self.only_if is not None else None

@@ -12,17 +12,21 @@ from .base import FAULTS
 PLANTER = "harness.faults:plant_in_worker"
 
 
-class Host(Protocol):
-    """The part of an engine that planting needs."""
+class HasModules(Protocol):
+    """What planting before the start needs."""
 
     modules: EngineModules
+
+
+class Host(HasModules, Protocol):
+    """The part of an engine that planting needs."""
 
     def rpc(self, method: str, *args: Json) -> Json:
         """Call a method of the harness's extension in the worker."""
         ...
 
 
-def plant_before_start(setting: Setting, engine: Host) -> list[str]:
+def plant_before_start(setting: Setting, engine: HasModules) -> list[str]:
     """Plant those of the setting's faults that replace names in modules.
 
     Returns:
@@ -36,8 +40,8 @@ def plant_before_start(setting: Setting, engine: Host) -> list[str]:
         fault = FAULTS.get(name)
         if reason := fault.why_not(setting):
             notes.append(f"fault {name} does not apply and changes nothing: {reason}")
-        elif fault.before_start is not None:
-            fault.before_start(engine.modules)
+        elif (replace_names := fault.before(setting.engine)) is not None:
+            replace_names(engine.modules)
             PLANTED.append(name)
             notes.append(f"fault {name} is planted: {fault.summary}")
     return notes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from harness.core import HarnessError
 from harness.engines.base import EngineView
 
-from .base import Fault
+from .base import ACCELERATE_MODES, OFFLOADING, WITH_VLLM, Fault
 
 if TYPE_CHECKING:
     import torch
@@ -30,8 +30,10 @@ def _damage_middle_layer(view: EngineView) -> str:
     middle = layers[len(layers) // 2]
     chosen = max((n for n in copies if view.layer_of(n) == middle), key=lambda n: copies[n].nbytes)
     view.synchronize()
+    claim = getattr(view, "claim_copy", None)  # where what is looked at may be a stand-in
+    copy = copies[chosen] if claim is None else claim(chosen)
     with torch.no_grad():
-        copies[chosen].copy_(copies[chosen].roll(1, dims=0).mul(DAMAGE_FACTOR))
+        copy.copy_(copy.roll(1, dims=0).mul(DAMAGE_FACTOR))
     return f"the host copy of {chosen} ({copies[chosen].nbytes} bytes) is overwritten"
 
 
@@ -55,5 +57,7 @@ HOST_COPY_DAMAGED = Fault(
     defect_class="D",
     killed_by=("tokens", "integrity"),
     blind="nothing: a harness that misses it cannot see wrong weights at all",
+    engines=(*WITH_VLLM, "accelerate"),
+    modes=(*OFFLOADING, *ACCELERATE_MODES),
     after_start=_damage_middle_layer,
 )

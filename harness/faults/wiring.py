@@ -8,7 +8,7 @@ from typing import Any
 from harness.core import OffloadConfig
 from harness.engines.base import EngineModules
 
-from .base import Fault, Mode
+from .base import WITH_VLLM, Fault, Mode
 from .patch import replace_name
 
 UNPINNED: dict[Mode, OffloadConfig] = {
@@ -107,6 +107,7 @@ OFFLOADER_NOT_INSTALLED = Fault(
     defect_class="A",
     killed_by=("effect", "memory"),
     blind="tokens: all are equal, since nothing is offloaded",
+    engines=WITH_VLLM,
     runners=("v2",),
     before_start=_skip_set_offloader,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from harness.core import Case, Finding, Json, ProbeSnapshot, Run, Setting, Verdict
@@ -65,12 +65,14 @@ class Recorded:
 def recorded_sides(
     case: Case, baseline: Run, target: Run, instruments: Collection[str]
 ) -> list[Recorded]:
-    """The sides that were asked for any of `instruments`, the target first."""
+    """The sides that were asked for any of `instruments`, the target first, then further ranks."""
     sides = (("target", case.target, target), ("baseline", case.baseline, baseline))
-    return [
-        Recorded(name=name, setting=setting, run=run)
-        for name, setting, run in sides
-        if set(instruments) & set(setting.instruments)
+    asked = [side for side in sides if set(instruments) & set(side[1].instruments)]
+    found = [Recorded(name=name, setting=setting, run=run) for name, setting, run in asked]
+    return found + [
+        Recorded(name=f"{name}'s rank {probe.rank}", setting=setting, run=replace(run, probe=probe))
+        for name, setting, run in asked
+        for probe in run.rank_probes
     ]
 
 

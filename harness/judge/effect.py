@@ -10,10 +10,19 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from harness.core import Case, Expectation, Finding, Json, ProbeSnapshot, Run, Setting, Verdict
+from harness.core.setting import ACCELERATE_BACKENDS
 
+from .arguments import ArgumentCheck, argument_rows, check_arguments
 from .base import count_bytes, finding, nothing_offloaded, probe_of
+from .ranks import check_ranks, count_alike, count_ranks
 
-OFFLOADERS = {"none": "NoopOffloader", "uva": "UVAOffloader", "prefetch": "PrefetchOffloader"}
+OFFLOADERS = {
+    "none": "NoopOffloader",
+    "uva": "UVAOffloader",
+    "prefetch": "PrefetchOffloader",
+    **dict.fromkeys(ACCELERATE_BACKENDS, "AlignDevicesHook"),
+}
+"""Backend -> class name of the live object that must do it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +41,17 @@ class _Side:
         return [p.is_pinned for p in self.probe.params if p.is_offloaded]
 
     @property
+    def asks_own_process(self) -> bool:
+        """Whether the engine's core was to run apart, alone or behind a server."""
+        return self.setting.multiprocessing or self.setting.server
+
+    @property
     def num_uva(self) -> int:
         return sum(p.is_uva for p in self.probe.params if p.is_offloaded)
+
+    @property
+    def arguments(self) -> tuple[ArgumentCheck, ...]:
+        return check_arguments(self.setting, self.probe)
 
     @property
     def num_layers(self) -> int:
@@ -66,6 +84,9 @@ def judge_effect(case: Case, baseline: Run, target: Run) -> Finding:
         "offloaded_bytes": {s.name: s.probe.offloaded_bytes for s in (left, right)},
         "ignored_requests": list(case.expected.ignored_requests),
         "unmatched_selectors": list(case.expected.unmatched_selectors),
+        "unchecked_arguments": {
+            s.name: [a.name for a in s.arguments if a.is_ok is None] for s in (left, right)
+        },
     }
     if case.role == "null":
         problems = [p for side in (left, right) for p in _unasked(side)]
@@ -93,7 +114,7 @@ def _side(case: Case, name: str, run: Run) -> _Side:
 
 
 def _problems(side: _Side) -> list[_Problem]:
-    problems = [*_unasked(side), *_books(side), *_requests(side), *_identity(side)]
+    problems = [*_unasked(side), *_books(side), *_requests(side), *_identity(side), *_ranks(side)]
     if side.expected.backend == "none":
         return problems
     if not side.offloaded:
@@ -146,8 +167,9 @@ def _identity(side: _Side) -> list[_Problem]:
     if asked is not None and live != asked:
         cause = f"runner {asked} was asked for, {live or 'none'} is live"
         problems.append((cause, f"{side.name} runs {side.probe.runner_class}"))
-    if side.setting.multiprocessing != side.probe.is_core_process:
-        word = "a process of its own" if side.setting.multiprocessing else "this process"
+    if side.asks_own_process != side.probe.is_core_process:
+        word = "a process of its own" if side.asks_own_process else "this process"
+        word = "its server's process" if side.setting.server else word
         cause = f"the engine core was asked to run in {word} and did not"
         problems.append((cause, f"{side.name}, process {side.probe.process_id}"))
     eager = side.probe.effective_config.get("enforce_eager")
@@ -159,7 +181,13 @@ def _identity(side: _Side) -> list[_Problem]:
     model = side.probe.effective_config.get("model")
     if model is not None and PurePath(str(model)) != PurePath(side.model_path):
         problems.append((f"the {side.name} runs another model than asked", str(model)))
+    problems += [(a.words, side.name) for a in side.arguments if a.is_ok is False]
     return [_Problem(verdict=Verdict.VACUOUS, cause=c, detail=d) for c, d in problems]
+
+
+def _ranks(side: _Side) -> list[_Problem]:
+    found = check_ranks(side.setting, side.run)
+    return [_Problem(verdict=Verdict.VACUOUS, cause=c, detail=side.name) for c in found]
 
 
 def _never(side: _Side) -> _Problem:
@@ -208,6 +236,8 @@ def _rows(left: _Side, right: _Side) -> list[Json]:
     """Requested against effective, a row for each thing: both asks, both answers, equal or not."""
     asked, live = [_asked(s) for s in (left, right)], [_live(s) for s in (left, right)]
     rows: list[Json] = []
+    if max(a["all ranks"] for a in asked) == 1:
+        del asked[1]["all ranks"]
     for name in asked[1]:
         pairs = [(a[name], b[name]) for a, b in zip(asked, live, strict=True)]
         rows.append(
@@ -220,7 +250,7 @@ def _rows(left: _Side, right: _Side) -> list[Json]:
                 "ok": all(a is None or a == b for a, b in pairs),
             }
         )
-    return rows
+    return rows + argument_rows(left.arguments, right.arguments)
 
 
 def _asked(side: _Side) -> dict[str, Json]:
@@ -233,8 +263,9 @@ def _asked(side: _Side) -> dict[str, Json]:
         "offloaded bytes": expected.offloaded_bytes,
         "pinned host copies": total if expected.is_pinned else 0,
         "UVA views": total if expected.is_uva else 0,
-        "own core process": side.setting.multiprocessing,
+        "own core process": side.asks_own_process,
         "enforce_eager": side.setting.enforce_eager,
+        "all ranks": count_ranks(side.setting, side.run),
     }
 
 
@@ -249,4 +280,5 @@ def _live(side: _Side) -> dict[str, Json]:
         "UVA views": side.num_uva,
         "own core process": side.probe.is_core_process,
         "enforce_eager": side.probe.effective_config.get("enforce_eager"),
+        "all ranks": count_alike(side.run),
     }

@@ -99,10 +99,10 @@ def _unproven(side: Recorded) -> str:
 
 def _proof(trace: IntegrityTrace | None) -> str:
     assert trace is not None, "a missing trace was told before"
-    text = (
-        f"All {trace.num_hashed:,} hashes of {len(trace.reads)} tensors, taken at "
-        f"{trace.num_reads:,} reads by compute, are"
-    )
+    when = f"taken at {trace.num_reads:,} reads by compute"
+    if trace.mode == "rest":
+        when = "taken at rest after the last step (not at the moment of compute)"
+    text = f"All {trace.num_hashed:,} hashes of {len(trace.reads)} tensors, {when}, are"
     own = [_short(reads.name) for reads in trace.reads if reads.is_first_read]
     if not own:
         return f"{text} the checkpoint's."

@@ -17,7 +17,8 @@ MAX_RACES = 50
 def judge_ordering(case: Case, baseline: Run, target: Run) -> Finding | None:
     """Look for pairs of accesses without an order, on the target first, then on the baseline.
 
-    Abstains when neither side was asked to record. VACUOUS when a recording that was asked for is
+    Abstains when neither side was asked to record, and where nothing is copied ahead of use and
+    nothing that was recorded could race. VACUOUS when a recording that was asked for is
     missing, or where weights are copied ahead of use no copy was seen or no pair of accesses to
     the buffer pool was checked.
     """
@@ -31,9 +32,17 @@ def judge_ordering(case: Case, baseline: Run, target: Run) -> Finding | None:
         summary = _describe(*races[0], len(races))
         cause = f"no order between {races[0][1].first_stream} and {races[0][1].second_stream}"
         return finding("ordering", Verdict.FAIL, summary, evidence, cause=cause)
+    if not any(_may_race(side) for side in sides):
+        return None
     if unproven := first_unproven("ordering", sides, _unproven, evidence, "order"):
         return unproven
     return finding("ordering", Verdict.PASS, _proof(sides[0].probe.ordering), evidence)
+
+
+def _may_race(side: Recorded) -> bool:
+    trace = side.probe.ordering
+    is_prefetch = side.setting.offload.resolved_backend == "prefetch"
+    return is_prefetch or trace is None or bool(trace.num_checked) or not trace.num_work
 
 
 def _races(trace: OrderingTrace | None) -> tuple[Race, ...]:

@@ -51,6 +51,7 @@ def judge_placement(case: Case, baseline: Run, target: Run) -> Finding | None:
         wrong += [f"{name}: {text}" for text in _wrong_params(expected, probe)]
         wrong += [f"{name}: {text}" for text in _wrong_pool(expected, probe)]
         unread += [f"{name}: {text}" for text in _unread(expected, probe, has_passes=has_passes)]
+    wrong += _wrong_ranks(case, target)
     if wrong:
         evidence["problems"] = wrong
         return finding("placement", Verdict.FAIL, _first(wrong), evidence, cause=_cause(wrong[0]))
@@ -61,6 +62,16 @@ def judge_placement(case: Case, baseline: Run, target: Run) -> Finding | None:
         summary = "no parameter was to be offloaded: placement is unproven"
         return finding("placement", Verdict.VACUOUS, summary, evidence, cause=summary)
     return finding("placement", Verdict.PASS, _proof(case, target), evidence)
+
+
+def _wrong_ranks(case: Case, target: Run) -> list[str]:
+    """What stands elsewhere than computed in the target's further ranks."""
+    problems = []
+    for expected, probe in zip(case.expected_ranks, target.rank_probes, strict=False):
+        found = [*_wrong_names(expected, probe), *_wrong_params(expected, probe)]
+        found += _wrong_pool(expected, probe)
+        problems += [f"rank {probe.rank}: {text}" for text in found]
+    return problems
 
 
 def _first(problems: list[str]) -> str:

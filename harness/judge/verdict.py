@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from harness.core import EXIT_ORDER, CaseResult, ExitCode, Finding, Outcome, Verdict
@@ -13,6 +13,7 @@ _CODES = {
     Verdict.ERROR: ExitCode.ERROR,
     Verdict.VACUOUS: ExitCode.VACUOUS,
 }
+_NOT_RUN = (Verdict.ERROR, Verdict.UNSUPPORTED)
 _ONE = {Verdict.FAIL: "FAILS", Verdict.ERROR: "ended in ERROR", Verdict.VACUOUS: "is VACUOUS"}
 _MANY = {Verdict.FAIL: "FAIL", Verdict.ERROR: "ended in ERROR", Verdict.VACUOUS: "are VACUOUS"}
 
@@ -37,7 +38,8 @@ def conclude(results: Sequence[CaseResult], *, controls: bool = True) -> Outcome
             said[result.case.case_id] = _control_status(result)
     code, sentence = _main(counted, counts)
     bad = [r for r in results if not r.behaved]
-    warning = _distrust(bad) if bad else ""
+    places = _releases(results)
+    warning = _distrust(bad, names_place=bool(places)) if bad else ""
     if controls and code is ExitCode.PASS:
         warning = " ".join(filter(None, (_missing_controls(results), warning)))
     if warning:
@@ -50,19 +52,52 @@ def conclude(results: Sequence[CaseResult], *, controls: bool = True) -> Outcome
         controls=said,
         exit_code=int(code),
         sentence=sentence,
-        downgraded=any(r.case.role == "null" and r.verdict is not Verdict.PASS for r in results),
+        downgraded=bool(not_exact := _not_exact(places or {"": results})),
+        not_exact=not_exact if places else (),
     )
+
+
+def _not_exact(places: Mapping[str, Sequence[CaseResult]]) -> tuple[str, ...]:
+    """Engines and releases with a null run that is not exact.
+
+    One of several that could not run at all has no verdict to downgrade.
+    """
+    found = []
+    for place, results in places.items():
+        nulls = [r.verdict for r in results if r.case.role == "null"]
+        is_judged = any(r.counts and r.verdict not in _NOT_RUN for r in results)
+        if set(nulls) - {Verdict.PASS} and (is_judged or not place):
+            found.append(place)
+    return tuple(found)
 
 
 def _missing_controls(results: Sequence[CaseResult]) -> str:
     """The controls that a session must have and has not; empty when it has them."""
-    roles = {r.case.role for r in results}
-    missing = [] if "null" in roles else ["no null case"]
-    if "control" not in roles and any(_asks_offload(r) for r in results):
-        missing.append("no planted fault")
+    missing = _missing(results, results)
+    for name, of_release in _releases(results).items() if not missing else ():
+        passed = [r for r in of_release if r.verdict is Verdict.PASS and r.case.role == "case"]
+        missing += [f"{what} for {name}" for what in _missing(of_release, passed) if passed]
     if not missing:
         return ""
     return f"No control was run ({_join(missing)}), so no PASS can be trusted."
+
+
+def _missing(results: Sequence[CaseResult], guarded: Sequence[CaseResult]) -> list[str]:
+    roles = {r.case.role for r in results}
+    missing = [] if "null" in roles else ["no null case"]
+    if "control" not in roles and any(_asks_offload(r) for r in guarded):
+        missing.append("no planted fault")
+    return missing
+
+
+def _releases(results: Sequence[CaseResult]) -> dict[str, list[CaseResult]]:
+    """Results by engine and release, where both sides are of one and there are several."""
+    groups: dict[str, list[CaseResult]] = {}
+    for result in results:
+        names = {result.case.baseline.place, result.case.target.place}
+        if len(names) == 1:
+            groups.setdefault(names.pop(), []).append(result)
+    return groups if len(groups) > 1 else {}
 
 
 def _main(counted: Sequence[CaseResult], counts: Counter[Verdict]) -> tuple[ExitCode, str]:
@@ -78,7 +113,7 @@ def _main(counted: Sequence[CaseResult], counts: Counter[Verdict]) -> tuple[Exit
         text = f"{head} UNSUPPORTED, nothing was compared: {_end(cause)}"
         return ExitCode.UNSUPPORTED, text
     passed = [r for r in counted if r.verdict is Verdict.PASS]
-    if not any(_asks_offload(r) or _compares_runners(r) for r in passed):
+    if not any(_asks_offload(r) or _compares_engines(r) for r in passed):
         return ExitCode.VACUOUS, (
             f"No offload is proven: {_cells(len(passed))} passed, "
             "but none of them asked for offload."
@@ -92,10 +127,11 @@ def _asks_offload(result: CaseResult) -> bool:
     return bool(case.expected.offloaded_bytes or case.expected_baseline.offloaded_bytes)
 
 
-def _compares_runners(result: CaseResult) -> bool:
-    """Whether the sides differ in the runner and in nothing else."""
+def _compares_engines(result: CaseResult) -> bool:
+    """Whether the sides differ in the runner or in the release, and in nothing else."""
     left, right = result.case.baseline, result.case.target
-    return left.runner != right.runner and replace(left, runner=right.runner) == right
+    other_release = replace(left, release=right.release, python=right.python)
+    return left != right and right in (replace(left, runner=right.runner), other_release)
 
 
 def _what_is_proven(passed: Sequence[CaseResult], refused: Sequence[CaseResult]) -> str:
@@ -195,18 +231,21 @@ def _control_status(result: CaseResult) -> str:
     return f"{result.verdict.value}: {lead.summary if lead else 'no judge had a word'}"
 
 
-def _distrust(bad: Sequence[CaseResult]) -> str:
-    """Why this session proves less than it seems to."""
+def _distrust(bad: Sequence[CaseResult], *, names_place: bool) -> str:
+    """Why this session proves less than it seems to; of several releases, which of them."""
     texts = []
     for result in bad:
+        of = f" of {result.case.target.place}" if names_place else ""
         what = f"{result.case.anchor} gave {_control_status(result).rstrip('.')}"
-        if result.verdict in (Verdict.ERROR, Verdict.UNSUPPORTED):
-            texts.append(f"a control did not run ({what})")
+        if result.verdict in _NOT_RUN:
+            texts.append(f"a control{of} did not run ({what})")
         elif result.case.role == "null":
-            texts.append(f"the null case is not exact ({what}), so no EXACT verdict holds")
+            texts.append(f"the null case{of} is not exact ({what}), so no EXACT verdict{of} holds")
         else:
             faults = ", ".join(result.case.target.faults) or "planted"
-            texts.append(f"the fault {faults} was not caught ({what}), so no PASS can be trusted")
+            texts.append(
+                f"the fault {faults} was not caught ({what}), so no PASS{of} can be trusted"
+            )
     text = "; ".join(texts[:2]) + (f"; and {len(texts) - 2} more" if len(texts) > 2 else "")
     return f"{text[0].upper()}{text[1:]}."
 

@@ -8,6 +8,9 @@ from harness.core import Json, Registry
 
 STATEMENTS: Registry[Mapping[str, Json]] = Registry("engine")
 STATEMENTS.register("reference", "harness.engines.capabilities:REFERENCE")
+STATEMENTS.register("vllm", "harness.engines.capabilities:VLLM")
+STATEMENTS.register("vllm-cpu-emulation", "harness.engines.capabilities:VLLM")
+STATEMENTS.register("accelerate", "harness.engines.capabilities:ACCELERATE")
 
 
 def engine_supports(engine: str) -> Mapping[str, Json]:

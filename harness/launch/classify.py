@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import sys
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -12,9 +14,13 @@ from harness.core.redact import redact_text
 from harness.core.runfiles import RUN_FILE, read_run
 
 from .request import LOG_FILE, LaunchRequest
+from .root_cause import name_root_cause
 
 TAIL_LINES = 20
 TAIL_BYTES = 64 * 1024
+
+_IMPORT_ERROR = re.compile(r"(?:ModuleNotFound|Import)Error(?: in [a-z ]+)?: (?P<text>.+)")
+_MISSING = re.compile(r"No module named '([^']+)'")
 
 
 class Ending(Enum):
@@ -52,7 +58,9 @@ def conclude_run(
         return _ended(request, RunStatus.HANG, text, tail, elapsed_s)
     run, problem = _read_own(folder, request)
     if run is not None and returncode == 0:
-        return run if run.status is RunStatus.OK else replace(run, log_tail=tail)
+        run = name_root_cause(run, folder / LOG_FILE)
+        failed = replace(run, error=_name_missing(request, run.error), log_tail=tail)
+        return run if run.status is RunStatus.OK else failed
     if run is not None:
         text = f"{describe_exit(returncode)} after it had written its run"
         return replace(run, status=RunStatus.CRASH, error=text, log_tail=tail)
@@ -60,8 +68,39 @@ def conclude_run(
         return _ended(request, RunStatus.CRASH, problem, tail, elapsed_s)
     text = describe_exit(returncode)
     if last := _telling_line(tail):
-        text += f": {last}"
+        text = _name_missing(request, last, f"{text}: {last}")
     return _ended(request, RunStatus.CRASH, text, tail, elapsed_s)
+
+
+def conclude_not_started(folder: Path, request: LaunchRequest, error: str, elapsed_s: float) -> Run:
+    """The run of an interpreter that cannot be started: its one line is all there is to say.
+
+    Args:
+        folder: the run folder; its log gets the line.
+        request: what the child would have been asked.
+        error: from `describe_python`.
+        elapsed_s: wall seconds of the launch.
+    """
+    release = f" of release {request.setting.release!r}" if request.setting.release else ""
+    text = f"engine {request.setting.engine!r}{release}: {error}"
+    with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
+        log.write(f"harness: {text}\n")
+    return _ended(request, RunStatus.CRASH, text, log_tail(folder / LOG_FILE), elapsed_s)
+
+
+def describe_python(python: str, error: OSError) -> str:
+    """Why an interpreter cannot be started: what was asked, what was found, what to do."""
+    if Path(python).exists():
+        found = (error.strerror or str(error)).lower()
+    else:
+        found = "there is no such file"
+        above = next((p for p in Path(python).parents if p.exists()), Path("/"))
+        if above != Path(python).parent:
+            found += f", nor a folder {above / Path(python).relative_to(above).parts[0]}"
+    return (
+        f"python={python!r} cannot be started: {found}; "
+        "name an interpreter that can, with --python or in the matrix"
+    )
 
 
 def describe_exit(returncode: int) -> str:
@@ -107,6 +146,25 @@ def _telling_line(tail: tuple[str, ...]) -> str | None:
         if head.endswith(("Error", "Exception", "Interrupt")) and " " not in head:
             return line.strip()
     return tail[-1].strip() if tail else None
+
+
+def _name_missing(request: LaunchRequest, error: str | None, usual: str | None = None) -> str:
+    """Name interpreter and package where an engine could not be imported; else the usual text."""
+    found = _IMPORT_ERROR.match(error or "")
+    if found is None or "'harness" in found["text"]:
+        return usual or error or ""
+    engine, python = request.setting.engine, request.setting.python or sys.executable
+    package = _MISSING.search(found["text"])
+    if package is None:
+        what, to_do = "cannot be imported in", "repair it there"
+    elif package[1].split(".")[0] in (engine.split("-")[0], "torch", "transformers"):
+        what, to_do = "is not installed in", "install it there"
+    else:
+        what, to_do = "lacks a package in", f"install {package[1].split('.')[0]} there"
+    return (
+        f"engine {engine!r} {what} {python}: {found['text']}; {to_do}, "
+        "or name another interpreter with --python"
+    )
 
 
 def _ended(

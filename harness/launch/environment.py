@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from harness.core import Setting
 
@@ -32,8 +33,8 @@ INHERITED = (
 """Names a child may inherit; everything else of the caller's stays with the caller."""
 
 READ_BY_ENGINE = ("VLLM_", "HARNESS_")
-"""Prefixes of variables that are read when an engine starts, not when a library loads: only
-these may differ between a warm parent and the child forked from it."""
+"""Prefixes of variables that are read when an engine starts, not when a library loads: these may
+differ between a warm parent and the child forked from it."""
 
 
 def child_environment(
@@ -68,14 +69,24 @@ def child_environment(
     return env
 
 
+class WarmKey(NamedTuple):
+    """What decides a warm parent: launches that differ in it cannot be forked from one process."""
+
+    engine: str
+    python: str | None
+    env: tuple[tuple[str, str | None], ...]
+    """Variables that a library reads while it loads."""
+
+
+def warm_key(setting: Setting) -> WarmKey:
+    """The warm parent that a child for `setting` can be forked from."""
+    early = {n: v for n, v in setting.env.items() if not n.startswith(READ_BY_ENGINE)}
+    return WarmKey(setting.engine, setting.python, tuple(sorted(early.items())))
+
+
 def can_fork_warm(setting: Setting) -> bool:
     """Whether a child forked from a warm parent sees what a cold one would.
 
-    Not under another interpreter, on a device that cannot be forked, or with a variable that
-    a library reads while it loads.
+    Not on a device that cannot be forked, nor where the engine is a server of its own.
     """
-    return (
-        setting.python is None
-        and setting.engine_args.get("device", "simulated") == "simulated"
-        and all(name.startswith(READ_BY_ENGINE) for name in setting.env)
-    )
+    return setting.engine_args.get("device", "simulated") == "simulated" and not setting.server

@@ -17,15 +17,15 @@ import harness
 from harness.core import LaunchError, Run, RunKey, RunStatus, Setting
 from harness.core.runfiles import OUTPUTS_FILE, PROBE_FILE, RUN_FILE, write_run
 
-from .classify import Ending, conclude_run
-from .environment import can_fork_warm, child_environment
-from .process import Child, ChildLostError, ColdChild, end_child
+from .classify import Ending, conclude_not_started, conclude_run, describe_python
+from .environment import WarmKey, can_fork_warm, child_environment, warm_key
+from .plugin_folder import CACHES, PLUGGED, register_plugin
+from .process import Child, ChildLostError, ColdChild, NotStartedError, end_child
 from .request import LOG_FILE, LaunchRequest, write_request
-from .warm_parent import WarmParent
+from .warm_parent import READY_TIMEOUT_S, WarmParent
 
 GRACE_S = 3.0
 """Seconds between SIGTERM and SIGKILL."""
-WARM_LOG = "warm.log"
 
 _logger = logging.getLogger("harness.launch")
 
@@ -61,7 +61,8 @@ class Launcher:
         self._active: dict[str, Child] = {}
         self._is_interrupted = False
         self._warm_lock = threading.Lock()
-        self._warm: dict[str, WarmParent | None] = {}
+        self._folder_lock = threading.Lock()
+        self._warm: dict[WarmKey, WarmParent | None] = {}
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Self:
@@ -91,12 +92,12 @@ class Launcher:
             The run, whatever became of it; its folder holds the same.
 
         Raises:
-            LaunchError: the run folder cannot be made or the interpreter cannot be started.
+            LaunchError: the run folder cannot be made.
         """
         with self._slots:
             is_warm = not self.cold and can_fork_warm(key.setting)
             if is_warm:
-                self._warm_parent(key.setting.engine)  # its start is not this launch's time
+                self._warm_parent(key.setting)  # its start is not this launch's time
             started_at = time.monotonic()
             request = LaunchRequest(
                 run_id=key.key,
@@ -110,7 +111,7 @@ class Launcher:
             try:
                 run = self._run_child(folder, request, started_at)
             except ChildLostError as error:
-                self._give_up_warm(key.setting.engine, str(error))
+                self._give_up_warm(key.setting, str(error))
                 with (folder / LOG_FILE).open("a") as log:
                     log.write(f"harness: {error}; starting again, cold\n")
                 request = replace(request, warm=False)
@@ -133,7 +134,10 @@ class Launcher:
         write_request(folder, request)
         returncode: int | None = 0
         ending = Ending.INTERRUPT
-        child = self._start(folder, request)
+        try:
+            child = self._start(folder, request)
+        except NotStartedError as error:
+            return conclude_not_started(folder, request, str(error), time.monotonic() - started_at)
         if child is not None:
             try:
                 returncode = child.wait(self.deadline_s)
@@ -163,7 +167,7 @@ class Launcher:
         """Start the child and enter it among the active ones; None when interrupted."""
         setting = request.setting
         env = self._environment(setting)
-        warm = self._warm_parent(setting.engine) if request.warm else None
+        warm = self._warm_parent(setting) if request.warm else None
         if request.warm and warm is None:
             raise ChildLostError("there is no warm parent")
         with self._changed:
@@ -180,14 +184,18 @@ class Launcher:
                 try:
                     child = ColdChild(argv, env, folder / LOG_FILE)
                 except OSError as error:
-                    raise LaunchError(f"python={python!r} cannot be started: {error}") from None
+                    raise NotStartedError(describe_python(python, error)) from None
             self._active[request.run_id] = child
             self._changed.notify_all()
         return child
 
     def _environment(self, setting: Setting) -> dict[str, str]:
         env = child_environment(setting, num_threads=self.num_threads)
-        env["PYTHONPATH"] = str(self._package_root(is_own=setting.python is None))
+        is_own = setting.python is None and setting.engine not in PLUGGED
+        env["PYTHONPATH"] = str(self._package_root(is_own=is_own))
+        if setting.engine in PLUGGED:
+            own = self._scratch_dir / "cache" / (setting.release or "engine")
+            env |= {name: str(own / name.lower()) for name in CACHES if name not in setting.env}
         return env
 
     def _package_root(self, *, is_own: bool) -> Path:
@@ -195,11 +203,12 @@ class Launcher:
         package = Path(harness.__file__).absolute().parent
         if is_own:
             return package.parent
-        with self._warm_lock:
+        with self._folder_lock:
             link = self._scratch_dir / "only" / "harness"
             if not link.exists():
                 link.parent.mkdir()
                 link.symlink_to(package, target_is_directory=True)
+                register_plugin(link.parent)
         return link.parent
 
     @property
@@ -207,22 +216,34 @@ class Launcher:
         assert self._scratch is not None, "use the launcher in a with block"
         return Path(self._scratch.name)
 
-    def _warm_parent(self, engine: str) -> WarmParent | None:
-        """The warm parent of this engine, started when first asked for; None if it has died."""
+    def _warm_parent(self, setting: Setting) -> WarmParent | None:
+        """The warm parent for this setting, started when first asked for; None if it has died."""
+        key = warm_key(setting)
         with self._warm_lock:
-            if engine not in self._warm:
-                env = self._environment(Setting(engine=engine))
+            if key not in self._warm:
+                bare = Setting(engine=setting.engine, python=setting.python,
+                               release=setting.release, env=dict(key.env))  # fmt: skip
+                log = self._scratch_dir / f"warm-{len(self._warm)}.log"
                 try:
-                    self._warm[engine] = WarmParent(engine, env, self._scratch_dir / WARM_LOG)
+                    self._warm[key] = WarmParent(
+                        setting.python or sys.executable,
+                        setting.engine,
+                        self._environment(bare),
+                        log,
+                        timeout_s=min(self.deadline_s, READY_TIMEOUT_S),
+                    )
+                except OSError:
+                    self._warm[key] = None  # the cold start will say why
                 except ChildLostError as error:
                     _logger.warning("%s; launches start cold", error)
-                    self._warm[engine] = None
-            return self._warm[engine]
+                    self._warm[key] = None
+            return self._warm[key]
 
-    def _give_up_warm(self, engine: str, reason: str) -> None:
+    def _give_up_warm(self, setting: Setting, reason: str) -> None:
+        key = warm_key(setting)
         with self._warm_lock:
-            parent = self._warm.get(engine)
-            self._warm[engine] = None
+            parent = self._warm.get(key)
+            self._warm[key] = None
         if parent is not None:
             _logger.warning("%s; launches start cold", reason)
             parent.close()

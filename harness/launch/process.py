@@ -38,6 +38,10 @@ class ChildLostError(Exception):
     """Nobody can tell any more how this child ended."""
 
 
+class NotStartedError(Exception):
+    """There is no such interpreter, or it is none that can be started."""
+
+
 class ColdChild:
     """A child with an interpreter of its own."""
 

@@ -7,6 +7,7 @@ It ends, with its children, when stdin closes.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -90,9 +91,11 @@ def become_child(folder: Path, env: Mapping[str, str]) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        close_files()
+        path = os.environ.get("PYTHONPATH", "")
         os.environ.clear()
         os.environ.update(env)
+        os.environ["PYTHONPATH"] = path  # a wrapper of the interpreter may have added to it
         code = child_main(folder)
     except BaseException:  # the child must never return into the parent's loop
         traceback.print_exc()
@@ -100,6 +103,15 @@ def become_child(folder: Path, env: Mapping[str, str]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def close_files() -> None:
+    """Close what the warm parent had open; a GPU driver's files stay, its libraries hold them."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        with contextlib.suppress(OSError):
+            if fd > 2 and not os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/nvidia"):
+                os.close(fd)
 
 
 def main(argv: list[str]) -> int:

@@ -8,10 +8,10 @@ import json
 import queue
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from .classify import log_tail
 from .process import ChildLostError, kill_group, wait_for_exit
@@ -49,9 +49,18 @@ class WarmChild:
 
 
 class WarmParent:
-    """One warm parent process for one engine. Thread-safe."""
+    """One warm parent process for one engine under one interpreter. Thread-safe."""
 
-    def __init__(self, engine: str, env: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        python: str,
+        engine: str,
+        env: Mapping[str, str],
+        log: Path,
+        *,
+        timeout_s: float = READY_TIMEOUT_S,
+    ) -> None:
+        self._timeout_s = timeout_s
         self._log = log
         self._lock = threading.Lock()
         self._ids = itertools.count()
@@ -59,7 +68,7 @@ class WarmParent:
         self._is_dead = False
         with log.open("ab") as file:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", "harness.launch.warm", engine],
+                [python, "-m", "harness.launch.warm", engine],
                 env=dict(env),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -71,6 +80,7 @@ class WarmParent:
         self._reader = threading.Thread(target=self._listen, name="warm-parent", daemon=True)
         self._reader.start()
         if not self._is_ready():
+            kill_group(self.pid, signal.SIGKILL)
             self.close()
             raise ChildLostError(self.describe_death())
 
@@ -92,7 +102,7 @@ class WarmParent:
 
     def _is_ready(self) -> bool:
         try:
-            return self._ready.get(timeout=READY_TIMEOUT_S)
+            return self._ready.get(timeout=self._timeout_s)
         except queue.Empty:
             return False
 
@@ -126,7 +136,9 @@ class WarmParent:
     def _listen(self) -> None:
         assert self._popen.stdout is not None
         for line in self._popen.stdout:
-            message = json.loads(line)
+            message = _read_answer(line)
+            if message is None:
+                continue
             if "ready" in message:
                 self._ready.put(True)
                 continue
@@ -145,3 +157,12 @@ class WarmParent:
         for child in orphans:
             child.has_ended.set()
             child.is_started.set()
+
+
+def _read_answer(line: bytes) -> dict[str, Any] | None:
+    """One answer; None for what an interpreter's wrapper prints before it starts Python."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) else None

@@ -58,6 +58,7 @@ class Progress:
     timings: dict[str, float] = field(default_factory=dict)
     outputs: list[RequestOutput] = field(default_factory=list)
     probe: ProbeSnapshot | None = None
+    rank_probes: tuple[ProbeSnapshot, ...] = ()
     planted_faults: tuple[str, ...] = ()
     device: str = "unknown"
 
@@ -109,6 +110,7 @@ def run_request(folder: Path, request: LaunchRequest) -> Run:
         status=status,
         outputs=tuple(progress.outputs),
         probe=progress.probe,
+        rank_probes=progress.rank_probes,
         host=read_host(request, progress.device),
         timings=progress.timings,
         warm=request.warm,
@@ -161,8 +163,9 @@ def _drive(request: LaunchRequest, progress: Progress) -> None:
             )
     try:
         progress.stage = "planting a fault"
-        _say(plant_before_start(setting, engine))
-        install_instruments(setting, engine)
+        if not engine.enters_itself:
+            _say(plant_before_start(setting, engine))
+            install_instruments(setting, engine)
         start = partial(engine.start, setting, workload, num_threads=request.num_threads)
         progress.timed("load", start)
         progress.device = read_device(engine)
@@ -173,6 +176,7 @@ def _drive(request: LaunchRequest, progress: Progress) -> None:
             outputs = progress.timed("generate", partial(engine.generate, step_idx))
             progress.outputs += check_outputs(outputs, len(workload.prompt_token_ids))
         progress.probe = progress.timed("probe", engine.probe)
+        progress.rank_probes = engine.rank_probes
     except BaseException:
         _shut_down_failed(engine)
         raise

@@ -5,7 +5,7 @@ Read tensor by tensor, so that only one parameter is in memory at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,22 @@ FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj
 """Segment of a fused parameter -> the checkpoint's segments, stacked by rows."""
 
 
-def expected_digests(folder: Path, names: Iterable[str], dtype: torch.dtype) -> dict[str, str]:
+def expected_digests(
+    folder: Path,
+    names: Iterable[str],
+    dtype: torch.dtype,
+    *,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    part: tuple[int, int] = (0, 1),
+) -> dict[str, str]:
     """Digest what each named parameter must hold.
 
     Args:
         folder: holds the checkpoint's *.safetensors.
         names: the engine's parameter names; those the checkpoint has no tensors for are left out.
         dtype: the engine's.
+        shapes: parameter name -> its shape in this worker, where that may be a part of the whole.
+        part: (index, of how many) of this worker among those that share each tensor.
     """
     files: dict[str, Any] = {}
     for path in sorted(folder.glob("*.safetensors")):
@@ -32,11 +41,24 @@ def expected_digests(folder: Path, names: Iterable[str], dtype: torch.dtype) -> 
         files |= dict.fromkeys(file.keys(), file)
     digests = {}
     for name in names:
-        parts = [part for part in source_names(name) if part in files]
+        parts = [source for source in source_names(name) if source in files]
         if parts and len(parts) == len(source_names(name)):
-            whole = torch.cat([files[part].get_tensor(part) for part in parts])
-            digests[name] = digest_of(whole.to(dtype))
+            tensors = [files[source].get_tensor(source) for source in parts]
+            held = _held(tensors, (shapes or {}).get(name), *part)
+            digests[name] = digest_of(held.to(dtype))
     return digests
+
+
+def _held(
+    tensors: Sequence[torch.Tensor], shape: tuple[int, ...] | None, index: int, num_parts: int
+) -> torch.Tensor:
+    """Stack by rows what one worker holds: all, or its part of each tensor's rows or columns."""
+    whole = torch.cat(list(tensors))
+    if num_parts == 1 or shape is None or tuple(whole.shape) == shape:
+        return whole
+    if len(shape) == 2 and shape[1] != whole.shape[1]:
+        return whole.chunk(num_parts, dim=1)[index].contiguous()
+    return torch.cat([tensor.chunk(num_parts)[index] for tensor in tensors])
 
 
 def source_names(name: str) -> tuple[str, ...]:

@@ -69,7 +69,9 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 
 def copy_recorder(view: EngineView) -> CopyRecorder | None:
-    """The recorder on a live engine's device; None when no instrument was asked for."""
+    """The recorder on a live engine's device; None where none was asked for or none can see."""
+    if not view.sees_compute:
+        return None
     return next((o for o in view.observers if isinstance(o, CopyRecorder)), None)
 
 

@@ -16,8 +16,10 @@ class ProbeExtension:
     _harness_load_bytes = 0
 
     def harness_loaded(self) -> int:
-        """Remember the device bytes in use now, right after loading; returns them."""
-        self._harness_load_bytes = view_of(self).memory().device_bytes
+        """Note the device bytes in use now, right after loading, and watch reads from now on."""
+        view = view_of(self)
+        self._harness_load_bytes = view.memory().device_bytes
+        view.watch_reads()
         return self._harness_load_bytes
 
     def harness_probe(self) -> dict[str, Json]:

@@ -14,6 +14,7 @@ from .copies import CopyRecorder
 from .delay import delay_device
 from .ordering import OrderingRecorder
 from .poison import poison_device
+from .rest import read_at_rest
 from .weights import Reads, WeightRecorder
 
 MAKER = "get_device"
@@ -66,10 +67,16 @@ def attach(device: Any, instruments: Iterable[str]) -> None:
 
 
 def collect(view: EngineView) -> tuple[OrderingTrace | None, IntegrityTrace | None]:
-    """What the recorders on a live engine's device have seen so far; None without a recorder."""
+    """What the recorders on a live engine's device have seen so far; None without a recorder.
+
+    Where graphs hide what compute reads, the order is not known and weights are hashed at rest.
+    """
     ordering, integrity = None, None
     for observer in view.observers:
-        if isinstance(observer, OrderingRecorder):
+        if not view.sees_compute:
+            if isinstance(observer, WeightRecorder):
+                integrity = read_at_rest(view, expected_for(view))
+        elif isinstance(observer, OrderingRecorder):
             ordering = read_ordering(view, observer)
         elif isinstance(observer, WeightRecorder):
             integrity = read_integrity(view, observer)
@@ -82,7 +89,7 @@ def read_integrity(view: EngineView, recorder: WeightRecorder) -> IntegrityTrace
     What is not in the checkpoint (a derived table, random weights) is held against its own first
     read, and named in `not_observed`.
     """
-    expected = _expected(view, recorder.reads)
+    expected = expected_for(view, recorder.reads)
     unknown = [name for name in recorder.reads if name not in expected]
     slots = {
         buffer.data_ptr(): slot_idx
@@ -126,13 +133,18 @@ def _weight_reads(
     )
 
 
-def _expected(view: EngineView, names: Iterable[str]) -> dict[str, str]:
+def expected_for(view: EngineView, names: Iterable[str] | None = None) -> dict[str, str]:
+    """Digest of what the checkpoint holds for each named parameter (None: all), if it does."""
     import torch
 
     from .checkpoint import expected_digests
 
     config = view.effective_config
+    if names is None:
+        names = [name for name, _ in view.model.named_parameters()]
     if config.get("load_format") == "dummy":
         return {}
     dtype = getattr(torch, str(config["dtype"]))
-    return expected_digests(Path(str(config["model"])), names, dtype)
+    shapes = {name: tuple(param.shape) for name, param in view.model.named_parameters()}
+    folder = Path(str(config["model"]))
+    return expected_digests(folder, names, dtype, shapes=shapes, part=view.tensor_part)

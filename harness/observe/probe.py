@@ -38,5 +38,6 @@ def read_probe(view: EngineView, *, load_bytes: int = 0) -> ProbeSnapshot:
         process_id=os.getpid(),
         ordering=ordering,
         integrity=integrity,
+        not_observed=tuple(drift.read(lambda: view.not_observed, ())),
         drift=tuple(drift.names),
     )

@@ -76,13 +76,13 @@ class WeightRecorder:
         seen = self.reads.get(name)
         if seen is None:
             seen = self.reads[name] = Reads()
-        content, screen = raw_bytes(tensor), b""
+        screen = b""
         if self.mode == "sampled":
-            screen = content[:: max(1, len(content) // SCREEN_WORDS)].tobytes()
+            screen = sampled_words(tensor)
             if seen.num_reads % EVERY and screen == seen.screen:
                 seen.num_reads += 1
                 return
-        digest = _digest(content)
+        digest = digest_of(tensor)
         seen.num_reads += 1
         seen.screen = screen
         seen.digests[digest] += 1
@@ -97,6 +97,14 @@ def raw_bytes(tensor: torch.Tensor) -> Any:
         tensor = tensor.detach().cpu().contiguous()
     flat = tensor.view(WORD_TYPES[tensor.itemsize]).numpy().reshape(-1)
     return flat.view("uint64") if flat.nbytes % 8 == 0 else flat
+
+
+def sampled_words(tensor: torch.Tensor) -> bytes:
+    """About `SCREEN_WORDS` elements of a tensor, evenly spread; only they leave the device."""
+    words = tensor.detach().reshape(-1).view(WORD_TYPES[tensor.itemsize])
+    chosen = words[:: max(1, len(words) // SCREEN_WORDS)]
+    content: bytes = chosen.cpu().numpy().tobytes()
+    return content
 
 
 def digest_of(tensor: torch.Tensor) -> str:

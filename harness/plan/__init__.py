@@ -2,7 +2,7 @@
 
 from .all_sizes import AllSizes, check_all_sizes
 from .buffers import Unordered, Violation, check_schedule, check_waits, refill_order, slots
-from .build import build_pair, build_plan
+from .build import build_pair, build_plan, release_pairs, sort_out
 from .capability import unsupported_reason
 from .placement import ParamShape, expect, parameter_shapes
 
@@ -19,6 +19,8 @@ __all__ = [
     "expect",
     "parameter_shapes",
     "refill_order",
+    "release_pairs",
     "slots",
+    "sort_out",
     "unsupported_reason",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from harness.core import (
 
 from .capability import unsupported_reason
 from .placement import expect
+from .ranks import count_ranks
 
 CONTROL_FAULT = "host-copy-damaged"
 """The fault every session plants once: it must FAIL."""
@@ -38,7 +40,8 @@ def build_plan(
     """Plan every setting against the same setting without offload, on every workload.
 
     In order: a null case for each distinct baseline, V1 against V2 without offload where both
-    occur, one control with a planted fault, then the targets as given. A setting without offload
+    occur, each release against the one before it, a control with a planted fault, then the targets
+    as given. V1 against V2 and the control come once for each release. A setting without offload
     is a baseline and adds no target; a setting given twice is planned once.
 
     Args:
@@ -54,7 +57,7 @@ def build_plan(
         SettingError: a model has no placement arithmetic.
     """
     unique = list({s.compute_hash(): s for s in settings}.values())
-    baselines = list({b.compute_hash(): b for b in (s.baseline() for s in unique)}.values())
+    baselines = _baselines(unique)
     targets = [s for s in unique if not s.is_baseline]
 
     def can(setting: Setting, work: Workload) -> bool:
@@ -66,21 +69,65 @@ def build_plan(
     planned += [
         build_pair(*pair, w, tier=tier, role="runner")
         for w in workloads
-        for pair in _runner_pairs([b for b in baselines if can(b, w)]) or _runner_pairs(baselines)
+        for same in _by_release(baselines)
+        for pair in _runner_pairs([b for b in same if can(b, w)]) or _runner_pairs(same)
     ]
+    planned += release_pairs(unique, workloads)
     if controls:
-        candidates = [*targets, *map(offload_whole, baselines)]
-        planned += _build_control(candidates, workloads, can)
+        for candidates in _by_release([*targets, *map(offload_whole, baselines)]):
+            planned += _build_control(candidates, workloads, can)
     for workload in workloads:
         for setting in targets:
             new = tuple(name for name in faults if name not in setting.faults)
             target = replace(setting, faults=(*setting.faults, *new))
             planned.append(build_pair(setting.baseline(), target, workload, tier=tier))
-    return _sort_out(_with_unique_ids(planned), supports)
+    return sort_out(_with_unique_ids(planned), supports)
+
+
+def release_pairs(settings: Sequence[Setting], workloads: Sequence[Workload]) -> list[PlannedCase]:
+    """Plan each release of an engine against its release before, both without offload.
+
+    The settings' baselines that differ in nothing but release and interpreter are paired: runner,
+    execution mode and process mode stay. Releases are ordered as they first occur; one that lacks
+    such a baseline is passed over. `build_plan` adds these pairs itself when it is given several
+    releases, so a caller that plans release by release adds them once, from all settings.
+
+    Raises:
+        SettingError: a model has no placement arithmetic.
+    """
+    chains: dict[str, dict[str, Setting]] = {}
+    for each in itertools.chain(*_by_release(_baselines(settings))):
+        same = replace(each, release="", python=None).compute_hash()
+        chains.setdefault(same, {}).setdefault(_release(each), each)
+    return [
+        build_pair(before, after, work, tier=Tier.LOGPROB, role="release")
+        for work in workloads
+        for chain in chains.values()
+        for before, after in itertools.pairwise(chain.values())
+    ]
+
+
+def _baselines(settings: Sequence[Setting]) -> list[Setting]:
+    return list({b.compute_hash(): b for b in (s.baseline() for s in settings)}.values())
+
+
+def _by_release(settings: Sequence[Setting]) -> list[list[Setting]]:
+    """The settings of each engine and release, in the order they first occur."""
+    groups: dict[tuple[str, str], list[Setting]] = {}
+    for each in settings:
+        groups.setdefault((each.engine, _release(each)), []).append(each)
+    return list(groups.values())
+
+
+def _release(setting: Setting) -> str:
+    """What tells releases of one engine apart: the label, else the interpreter."""
+    return setting.release or setting.python or ""
 
 
 def offload_whole(setting: Setting) -> Setting:
     """The setting made to offload, for a control where nothing else does; its switches stay."""
+    if setting.engine == "accelerate":
+        return replace(setting, offload=OffloadConfig(offload_backend="cpu_offload"))
     pin_memory, uva = setting.offload.pin_memory, setting.offload.uva
     asked = OffloadConfig(cpu_offload_gb=1, pin_memory=pin_memory, uva=uva)
     return replace(setting, offload=asked)
@@ -113,6 +160,9 @@ def build_pair(
         role=role,
         expected=expect(target, workload.model),
         expected_baseline=expect(baseline, workload.model),
+        expected_ranks=tuple(
+            expect(target, workload.model, rank=rank) for rank in range(1, count_ranks(target))
+        ),
         axes=_axes(target, workload),
         must_fail=_must_fail(target) if role == "control" else (),
     )
@@ -164,8 +214,10 @@ def _axes(setting: Setting, workload: Workload) -> dict[str, str]:
         "pin": _switch(is_on=offload.pin_memory),
         "uva": _switch(is_on=offload.uva),
         "multiprocessing": _switch(is_on=setting.multiprocessing),
+        "server": _switch(is_on=setting.server),
         "eager": _switch(is_on=setting.enforce_eager),
         "engine": setting.engine,
+        **({"release": setting.release} if setting.release else {}),
         **({"stand_in_for": other} if (other := workload.model.stand_in_for) else {}),
     }
 
@@ -189,7 +241,13 @@ def _with_unique_ids(planned: Iterable[PlannedCase]) -> list[PlannedCase]:
     return named
 
 
-def _sort_out(planned: Sequence[PlannedCase], supports: Mapping[str, Json] | None) -> Plan:
+def sort_out(planned: Sequence[PlannedCase], supports: Mapping[str, Json] | None) -> Plan:
+    """A plan of these cases, with those that the engine's statement rules out set apart.
+
+    Args:
+        planned: cases of one engine.
+        supports: its own statement, as `unsupported_reason` takes it; None rules nothing out.
+    """
     runnable, skipped = [], []
     for each in planned:
         case = each.case

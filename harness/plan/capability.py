@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from harness.core import Json, ModelSpec, Setting, UsageError
 
 _LISTS = ("runners", "backends", "architectures", "dtypes")
-_SWITCHES = ("multiprocessing", "graphs", "pin_memory", "uva")
+_SWITCHES = ("multiprocessing", "server", "graphs", "pin_memory", "uva")
 
 
 def unsupported_reason(
@@ -19,8 +19,8 @@ def unsupported_reason(
         setting: what is asked for.
         model: the model it is asked of.
         supports: the engine's own statement. `runners`, `backends`, `architectures` and `dtypes`
-            list what it has; `multiprocessing`, `graphs`, `pin_memory` and `uva` are True, False,
-            or a text that says why not. What it leaves out is taken as supported.
+            list what it has; `multiprocessing`, `server`, `graphs`, `pin_memory` and `uva` are
+            True, False, or a text that says why not. What it leaves out is taken as supported.
 
     Raises:
         UsageError: the statement has a key or a value of another kind.
@@ -41,7 +41,8 @@ def unsupported_reason(
     wanted = {
         "multiprocessing": setting.multiprocessing,
         "graphs": not setting.enforce_eager,
-        "pin_memory": backend != "none" and offload.pin_memory,
+        "server": setting.server,
+        "pin_memory": backend in ("uva", "prefetch") and offload.pin_memory,
         "uva": backend == "uva" and offload.uva,
     }
     for name, is_wanted in wanted.items():

@@ -22,6 +22,7 @@ from harness.core import (
 )
 
 from .buffers import refill_order, slots
+from .ranks import of_rank
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM")
 _DTYPE_NAMES = {"half": "float16", "float": "float32"}
@@ -64,11 +65,11 @@ def parameter_shapes(model: ModelSpec, *, dtype: str | None = None) -> tuple[Par
     dtype = dtype or model.dtype
     if dtype not in DTYPE_BYTES:
         raise SettingError(f"dtype={dtype!r} must be one of {', '.join(DTYPE_BYTES)}")
-    hidden, vocab = _size(model, "hidden_size"), _size(model, "vocab_size")
+    hidden, vocab = model_size(model, "hidden_size"), model_size(model, "vocab_size")
     layer = tuple(_layer_shapes(model))
     found = [("model.embed_tokens.weight", None, "model.embed_tokens.weight", (vocab, hidden))]
     shapes: list[tuple[str, int | None, str, tuple[int, ...]]] = [*found]
-    for idx in range(_size(model, "num_hidden_layers")):
+    for idx in range(model_size(model, "num_hidden_layers")):
         shapes += [(f"model.layers.{idx}.{name}", idx, name, shape) for name, shape in layer]
     shapes.append(("model.norm.weight", None, "model.norm.weight", (hidden,)))
     if not model.config.get("tie_word_embeddings", False):
@@ -79,15 +80,20 @@ def parameter_shapes(model: ModelSpec, *, dtype: str | None = None) -> tuple[Par
     )
 
 
-def expect(setting: Setting, model: ModelSpec) -> Expectation:
-    """What a run of `setting` on `model` must show.
+def expect(setting: Setting, model: ModelSpec, *, rank: int = 0) -> Expectation:
+    """What a run of `setting` on `model` must show in the worker of `rank`.
 
     Raises:
         SettingError: the model's parameters cannot be computed.
     """
+    if setting.engine == "accelerate":
+        from .accelerate import expect_hooks
+
+        return expect_hooks(setting, model)
     offload = setting.offload
     backend = offload.resolved_backend
-    params = parameter_shapes(model, dtype=_effective_dtype(setting, model))
+    whole = parameter_shapes(model, dtype=effective_dtype(setting, model))
+    params = of_rank(whole, model, setting, rank)
     layers = _by_layer(params)
     selectors: frozenset[str] = frozenset()
     seen: Sequence[ParamShape] = ()
@@ -118,10 +124,10 @@ def expect(setting: Setting, model: ModelSpec) -> Expectation:
 
 def _layer_shapes(model: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of one decoder layer, in the order the engine walks them."""
-    hidden, heads = _size(model, "hidden_size"), _size(model, "num_attention_heads")
-    kv_heads = _size(model, "num_key_value_heads", heads)
-    head_dim = _size(model, "head_dim", hidden // heads)
-    intermediate = _size(model, "intermediate_size")
+    hidden, heads = model_size(model, "hidden_size"), model_size(model, "num_attention_heads")
+    kv_heads = model_size(model, "num_key_value_heads", heads)
+    head_dim = model_size(model, "head_dim", hidden // heads)
+    intermediate = model_size(model, "intermediate_size")
     is_qwen3 = model.architecture == "Qwen3ForCausalLM"
     qkv = (heads + 2 * kv_heads) * head_dim
     for name in ("attention_bias", "mlp_bias"):
@@ -140,7 +146,12 @@ def _layer_shapes(model: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "post_attention_layernorm.weight", (hidden,)
 
 
-def _size(model: ModelSpec, name: str, default: int | None = None) -> int:
+def model_size(model: ModelSpec, name: str, default: int | None = None) -> int:
+    """A size from the model's config.
+
+    Raises:
+        SettingError: it is missing, or no whole number above 0.
+    """
     found = model.config.get(name)
     found = default if found is None else found
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:
@@ -150,7 +161,8 @@ def _size(model: ModelSpec, name: str, default: int | None = None) -> int:
     return found
 
 
-def _effective_dtype(setting: Setting, model: ModelSpec) -> str:
+def effective_dtype(setting: Setting, model: ModelSpec) -> str:
+    """The dtype that the engine computes in: its argument's, or the model's own."""
     asked: Json = setting.engine_args.get("dtype")
     if asked == "auto":
         asked = model.config.get("dtype") or model.config.get("torch_dtype")

@@ -1,5 +1,6 @@
 """CaseResults and Runs in; HTML, terminal text, JUnit, a step summary and CI jobs out."""
 
+from .history import histories
 from .html import render_html
 from .junit import render_junit
 from .markdown import render_markdown
@@ -15,6 +16,7 @@ __all__ = [
     "case_line",
     "explain",
     "github_matrix",
+    "histories",
     "render_html",
     "render_junit",
     "render_markdown",

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from harness.core import CaseResult, Finding, Run, RunStatus, Setting, Verdict
+from harness.core import CaseResult, Finding, Run, RunStatus, Verdict
 
-from .effect import NOTHING, EffectRow, view_config, view_effect
+from .effect import EffectRow, view_config, view_effect
+from .labels import filter_axes, row_label
 from .memory import MemoryView, view_memory
 from .placement import PlacementView, view_placement
 from .timeline import TimelineView, view_timeline
 from .tokens import TokensView, view_tokens
-from .words import MARKS, MEANINGS, PROOFS, capitalised, proof_heading
+from .words import EMULATION, MARKS, MEANINGS, PROOFS, capitalised, is_emulation, proof_heading
 
 LOG_LINES = 40
 """Last lines of a log that are shown."""
@@ -73,6 +74,12 @@ class CellView:
     memory: MemoryView | None
     warnings: tuple[tuple[str, str], ...]
     """Side and text."""
+    not_observed: tuple[tuple[str, str], ...]
+    """Side, and what was not seen there."""
+    history: str
+    """Its verdicts over the releases, when there are several."""
+    emulation: str
+    """What emulation means, when this cell ran under it."""
     command: str
 
     @property
@@ -86,7 +93,9 @@ class CellView:
         return "#case=" + quote(self.anchor.replace(" ", "_"), safe="/!+~:@-._")
 
 
-def view_cell(result: CaseResult, runs: Mapping[str, Run], anchor: str) -> CellView:
+def view_cell(
+    result: CaseResult, runs: Mapping[str, Run], anchor: str, *, history: str = ""
+) -> CellView:
     """Build the view of one case; runs that are missing leave their parts empty."""
     case = result.case
     baseline = runs.get(result.baseline_run_id or "")
@@ -115,6 +124,9 @@ def view_cell(result: CaseResult, runs: Mapping[str, Run], anchor: str) -> CellV
         timeline=view_timeline(target),
         memory=view_memory(result, baseline, target),
         warnings=_warnings(baseline, target),
+        not_observed=_not_observed(baseline, target),
+        history=history,
+        emulation=EMULATION if is_emulation(case.target.engine) else "",
         command=result.command,
     )
 
@@ -129,43 +141,6 @@ def lead_sentence(result: CaseResult) -> str:
     order = sorted(result.findings, key=lambda f: _rank(f.judge))
     proven = [_heading(f) for f in order if f.verdict is Verdict.PASS]
     return "Proven: " + ", ".join(proven)
-
-
-def row_label(result: CaseResult) -> str:
-    """The offload setting in words, faults included: `prefetch 8/2/1, pin off`."""
-    case = result.case
-    label = offload_label(case.target)
-    if case.role == "runner":
-        label = f"V1 against V2: {label}"
-    return label
-
-
-def offload_label(setting: Setting) -> str:
-    """The offload setting in words: `none`, `uva 0.5 GiB, only mlp`, `prefetch 8/2/1, pin off`."""
-    offload = setting.offload
-    backend = offload.resolved_backend
-    if backend == "uva":
-        label = f"uva {offload.cpu_offload_gb:g} GiB"
-        selectors = offload.cpu_offload_params
-    elif backend == "prefetch":
-        numbers = (offload.offload_group_size, offload.offload_num_in_group)
-        label = f"prefetch {numbers[0]}/{numbers[1]}/{offload.offload_prefetch_step}"
-        selectors = offload.offload_params
-    else:
-        label, selectors = "none", frozenset()
-    parts = [label]
-    parts += [] if offload.pin_memory else ["pin off"]
-    parts += [] if offload.uva else ["uva off"]
-    parts += [f"only {' + '.join(sorted(selectors))}"] if selectors else []
-    parts += [f"also {request}" for request in offload.ignored_requests]
-    return ", ".join(parts)
-
-
-def filter_axes(setting: Setting, model: str) -> dict[str, str]:
-    """The axes the page filters by; `backend` and `pin` of the target."""
-    backend = setting.offload.resolved_backend
-    pin = NOTHING if backend == "none" else ("on" if setting.offload.pin_memory else "off")
-    return {"model": model, "runner": setting.runner or "auto", "backend": backend, "pin": pin}
 
 
 def _rank(judge: str) -> int:
@@ -249,6 +224,24 @@ def _warnings(baseline: Run | None, target: Run | None) -> tuple[tuple[str, str]
     )
 
 
+def _not_observed(baseline: Run | None, target: Run | None) -> tuple[tuple[str, str], ...]:
+    """What either side could not see; `both` where they say the same."""
+    left, right = _unseen(baseline), _unseen(target)
+    both = [("both sides", text) for text in right if text in left]
+    one = [("target", text) for text in right if text not in left]
+    return (*both, *one, *(("baseline", text) for text in left if text not in right))
+
+
+def _unseen(run: Run | None) -> list[str]:
+    if run is None or run.probe is None:
+        return []
+    probe = run.probe
+    found = list(probe.not_observed)
+    for name, trace in (("ordering", probe.ordering), ("integrity", probe.integrity)):
+        found += [f"{name}: {text}" for text in (trace.not_observed if trace else ())]
+    return list(dict.fromkeys(found))
+
+
 def _facts(
     result: CaseResult, baseline: Run | None, target: Run | None
 ) -> tuple[tuple[str, str], ...]:
@@ -262,6 +255,8 @@ def _facts(
     ]
     if target is not None and target.probe is not None:
         facts.append(("engine", f"{case.target.engine} {target.probe.engine_version}"))
+    if case.target.release:
+        facts.append(("release", case.target.release))
     ids = [run.run_id for run in (baseline, target) if run is not None]
     facts += [("runs", ", ".join(dict.fromkeys(ids)))] if ids else []
     return tuple(facts)

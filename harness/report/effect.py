@@ -49,6 +49,7 @@ def view_config(
     right_config = right.effective_config
     asked = result.case.target.engine_kwargs()
     names = [*asked, *sorted({*left_config, *right_config} - set(asked))]
+    told = {row.name for row in _judged_rows(result)}
     return tuple(
         EffectRow(
             name=name,
@@ -58,6 +59,7 @@ def view_config(
             is_ok=_as_asked(asked, right_config, name),
         )
         for name in names
+        if name not in told
     )
 
 
@@ -90,17 +92,27 @@ def _judged_rows(result: CaseResult) -> tuple[EffectRow, ...]:
     rows = found.evidence.get("rows") if found is not None else None
     if not isinstance(rows, list | tuple):
         return ()
+    unchecked = found.evidence.get("unchecked_arguments") if found is not None else None
+    unchecked = unchecked if isinstance(unchecked, Mapping) else {}
     return tuple(
         EffectRow(
             name=str(row["name"]),
             asked=show_value(row.get("asked")),
-            baseline=show_value(row.get("baseline")),
-            target=show_value(row.get("target")),
+            baseline=_found(row, "baseline", unchecked),
+            target=_found(row, "target", unchecked),
             is_ok=row["ok"] if isinstance(row.get("ok"), bool) else None,
         )
         for row in rows
         if isinstance(row, Mapping) and row.get("name")
     )
+
+
+def _found(row: Mapping[str, Json], side: str, unchecked: Mapping[str, Json]) -> str:
+    """What was found on a side, or that an argument could not be checked there."""
+    names = unchecked.get(side)
+    if isinstance(names, list | tuple) and row["name"] in names and row.get(side) is None:
+        return "not checked"
+    return show_value(row.get(side))
 
 
 def _as_asked(asked: Mapping[str, Json], found: Mapping[str, Json], name: str) -> bool | None:
@@ -118,7 +130,7 @@ def _probe_rows(
     left, right = _facts(baseline), _facts(target)
     asked = {
         "runner": expected.runner or "engine's choice",
-        "offloader": {"none": "none", "uva": "UVA", "prefetch": "prefetch"}[expected.backend],
+        "offloader": {"uva": "UVA"}.get(expected.backend, expected.backend),
         "offloaded layers": ranges(expected.offloaded_layers),
         "offloaded bytes": exact_bytes(expected.offloaded_bytes),
         "buffer pool": _pool(expected.slot_capacity, expected.pool_bytes),

@@ -14,6 +14,8 @@ from markupsafe import Markup
 
 from harness.core import CaseResult, Json, Outcome, Run
 
+from .changes import LONGEST
+from .releases import short_label
 from .view import ReportView, build_view
 
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -53,6 +55,7 @@ def render_view(view: ReportView) -> str:
             css=Markup(_asset("report.css")),
             theme_js=Markup(theme),
             report_js=Markup(script),
+            longest=LONGEST,
             policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; "
             "img-src data:; base-uri 'none'; form-action 'none'",
         )
@@ -84,13 +87,15 @@ def _index(view: ReportView) -> Json:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("harness.report", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["label"] = short_label
+    return environment
 
 
 @cache

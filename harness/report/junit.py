@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from harness.core import CaseResult, ExitCode, Json, Outcome, Run, Verdict
 
-from .cell import filter_axes, lead_sentence
+from .cell import lead_sentence
+from .history import histories
+from .labels import filter_axes
+from .words import EMULATION, is_emulation
 
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters no XML 1.0 document may hold."""
@@ -35,8 +38,9 @@ def render_junit(
     counting = [r for r in results if r.counts]
     controls = [r for r in results if not r.counts]
     suites = [(session, counting)] + ([(f"{session}.controls", controls)] if controls else [])
+    said = histories(results)
     for name, members in suites:
-        root.append(_suite(name, members, runs))
+        root.append(_suite(name, members, runs, said))
     if outcome.exit_code not in (ExitCode.PASS, ExitCode.UNSUPPORTED) and not _is_red(root):
         root.append(_session_suite(session, outcome))
     for key in ("tests", "failures", "errors", "skipped"):
@@ -46,15 +50,22 @@ def render_junit(
     _property(properties, "exit_code", str(outcome.exit_code))
     _property(properties, "sentence", outcome.sentence)
     _property(properties, "downgraded", str(outcome.downgraded).lower())
+    if outcome.not_exact:
+        _property(properties, "not_exact", ", ".join(outcome.not_exact))
     root[0].insert(0, properties)
     ET.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(name: str, results: Sequence[CaseResult], runs: Mapping[str, Run]) -> ET.Element:
+def _suite(
+    name: str,
+    results: Sequence[CaseResult],
+    runs: Mapping[str, Run],
+    said: Mapping[str, str],
+) -> ET.Element:
     suite = ET.Element("testsuite", name=_clean(name), tests=str(len(results)))
     for result in results:
-        suite.append(_testcase(result, runs))
+        suite.append(_testcase(result, runs, said.get(result.case.case_id, "")))
     for key, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(key, str(sum(1 for case in suite if case.find(tag) is not None)))
     suite.set("time", f"{sum(r.duration_s for r in results):.3f}")
@@ -76,7 +87,7 @@ def _session_suite(session: str, outcome: Outcome) -> ET.Element:
     return suite
 
 
-def _testcase(result: CaseResult, runs: Mapping[str, Run]) -> ET.Element:
+def _testcase(result: CaseResult, runs: Mapping[str, Run], history: str) -> ET.Element:
     model = result.case.workload.model.name
     case = ET.Element("testcase", classname=_clean(f"harness.{model}"))
     case.set("name", _clean(result.case.anchor.removeprefix(f"{model}/")))
@@ -84,6 +95,9 @@ def _testcase(result: CaseResult, runs: Mapping[str, Run]) -> ET.Element:
     properties = ET.SubElement(case, "properties")
     axes = {**filter_axes(result.case.target, model), **result.case.axes}
     facts = {"case_id": result.case.case_id, "verdict": result.verdict.value}
+    facts |= {"history": history} if history else {}
+    if is_emulation(result.case.target.engine):
+        facts["emulation"] = EMULATION
     for key, value in {**facts, **axes, "role": result.case.role}.items():
         _property(properties, key, value)
     if (outcome := _outcome(result)) is not None:

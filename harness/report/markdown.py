@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from harness.core import CaseResult, Json, Outcome, Run, Verdict
 
+from .releases import lay_out, short_label
 from .view import build_view
 from .words import MARKS, MEANINGS, count
 
@@ -31,6 +32,7 @@ def render_markdown(
     ]
     lines += [""]
     lines += [f"- {'✓' if c.is_ok else '✕'} {escape_markdown(c.text)}" for c in view.controls]
+    lines += _releases(results) if view.releases else []
     by_anchor = {cell.anchor: cell for cell in view.cells}
     bad = [r for r in results if r.counts and r.verdict is not Verdict.PASS]
     if bad:
@@ -38,7 +40,9 @@ def render_markdown(
         for result in bad[:MAX_ROWS]:
             cell = by_anchor[result.case.anchor]
             anchor, title = code_span(cell.anchor), escape_markdown(cell.title)
-            lines.append(f"| {MARKS[cell.verdict]} {cell.verdict} | {anchor} | {title} |")
+            mark = f"{MARKS[cell.verdict]} {cell.verdict}"
+            mark += ", emulation" if cell.emulation else ""
+            lines.append(f"| {mark} | {anchor} | {title} |")
         if len(bad) > MAX_ROWS:
             lines += ["", f"and {count(len(bad) - MAX_ROWS, 'more cell')}; see the report."]
         lines += ["", *_rerun(bad[0])]
@@ -47,6 +51,24 @@ def render_markdown(
         cells = sum(r.num_cells for r in missed)
         lines += ["", f"A plain paired test would have passed findings in {count(cells, 'cell')}."]
     return "\n".join(lines) + "\n"
+
+
+def _releases(results: Sequence[CaseResult]) -> list[str]:
+    """A table for each engine: releases across, settings down, since when each is right."""
+    lines: list[str] = []
+    for table in lay_out([(result, result) for result in results]):
+        head = f"### {escape_markdown(table.engine)}"
+        head += f" (emulation: {table.emulation})" if table.emulation else ""
+        columns = [escape_markdown(short_label(release)) for release in table.releases]
+        lines += ["", head, "", f"| offload | runner | {' | '.join(columns)} | since |"]
+        lines += ["|" + "---|" * (len(columns) + 3)]
+        for row in table.rows[:MAX_ROWS]:
+            marks = (" ".join(MARKS[r.verdict.value] for r in cells) for cells in row.cells)
+            cells = (row.offload, row.runner, *marks, row.since)
+            lines.append("| " + " | ".join(map(escape_markdown, cells)) + " |")
+        if len(table.rows) > MAX_ROWS:
+            lines += ["", f"and {count(len(table.rows) - MAX_ROWS, 'more row')}; see the report."]
+    return lines
 
 
 def escape_markdown(text: str) -> str:

@@ -13,8 +13,14 @@ from harness.core import CaseResult, Finding, Outcome, Run, Verdict
 
 from .cell import CellView, lead_sentence, view_cell
 from .effect import EffectRow
+from .history import histories
+from .order import has_releases
+from .releases import lay_out, short_label
 from .tokens import TokensView
-from .words import DOWNGRADED, MARKS, MEANINGS, count, format_bytes
+from .words import MARKS, MEANINGS, count, describe_downgrade, format_bytes, is_emulation
+
+MAX_ROWS = 40
+"""Settings listed for each engine."""
 
 STYLES: dict[str, str] = {
     "PASS": "green",
@@ -36,6 +42,8 @@ def case_line(result: CaseResult) -> Text:
     else:
         text = _verdict(result.verdict.value, width=12)
     text.append(_one_line(result.case.anchor))
+    if is_emulation(result.case.target.engine):
+        text.append(" (emulation)", style="yellow")
     if other := result.case.workload.model.stand_in_for:
         text.append(f" (stand-in for {_one_line(other)})", style="yellow")
     if not result.counts and result.behaved:
@@ -51,9 +59,11 @@ def summary(outcome: Outcome, results: Sequence[CaseResult]) -> RenderableType:
     """The sentence, a table of counts by runner, the cells that did not pass, the controls."""
     color = STYLES["PASS"] if outcome.passed else STYLES["FAIL"]
     parts: list[RenderableType] = [Text(outcome.sentence, style=color)]
-    parts += [Text(DOWNGRADED, style=STYLES["FAIL"])] if outcome.downgraded else []
+    if downgrade := describe_downgrade(outcome):
+        parts.append(Text(downgrade, style=STYLES["FAIL"]))
     parts.append(Text())
     parts.append(_counts_table(outcome, results))
+    parts += _releases(results) if has_releases(results) else []
     bad = [r for r in results if r.counts and r.verdict is not Verdict.PASS]
     for shown in bad[:12]:
         parts.append(Padding(case_line(shown), (0, 0, 0, 2)))
@@ -68,17 +78,24 @@ def summary(outcome: Outcome, results: Sequence[CaseResult]) -> RenderableType:
     return Group(*parts)
 
 
-def explain(result: CaseResult, runs: Mapping[str, Run]) -> RenderableType:
+def explain(
+    result: CaseResult, runs: Mapping[str, Run], *, results: Sequence[CaseResult] = ()
+) -> RenderableType:
     """One cell in full: the sentence, the proofs in order, then the evidence.
 
     Args:
         result: the case.
         runs: run id -> run; may lack the case's own, whose evidence is then left out.
+        results: every case of the session, for the cell's verdicts over the releases.
     """
-    cell = view_cell(result, runs, result.case.anchor)
+    history = histories(results).get(result.case.case_id, "")
+    cell = view_cell(result, runs, result.case.anchor, history=history)
     head = _verdict(cell.verdict)
     head.append(cell.anchor)
+    if cell.emulation:
+        head.append(f" emulation: {cell.emulation}", style="yellow")
     parts: list[RenderableType] = [head, Text(cell.title, style="bold")]
+    parts += [Text(cell.history)] if cell.history else []
     parts += [Text(note, style="yellow") for note in cell.notes]
     facts = [("model", cell.model), ("compared with", cell.baseline_id), *cell.facts]
     parts += [Text("; ".join(f"{k} {v}" for k, v in facts), style="dim"), Text()]
@@ -92,8 +109,38 @@ def explain(result: CaseResult, runs: Mapping[str, Run]) -> RenderableType:
     for drawn in (cell.placement, cell.timeline, cell.memory):
         parts += [Text(f"\n{drawn.sentence}")] if drawn is not None else []
     parts += [Text(f"\n{side} warned: {text}", style="yellow") for side, text in cell.warnings]
+    parts += [Text(f"\n{side} not observed: {text}") for side, text in cell.not_observed]
     parts += [Text("\nRun it again"), Text(f"  {cell.command}")] if cell.command else []
     return Group(*parts)
+
+
+def _releases(results: Sequence[CaseResult]) -> list[RenderableType]:
+    """A table for each engine: releases across, settings down, since when each is right."""
+    parts: list[RenderableType] = []
+    for engine in lay_out([(result, result) for result in results]):
+        head = Text(f"\n{engine.engine}", style="bold")
+        if engine.emulation:
+            head.append(f"  emulation: {engine.emulation}", style="yellow")
+        table = Table(box=None, pad_edge=False, padding=(0, 2))
+        for heading in ("offload", "", *map(short_label, engine.releases), "since"):
+            table.add_column(heading)
+        for row in engine.rows[:MAX_ROWS]:
+            marks = [_marks(cells) for cells in row.cells]
+            since = Text(row.since, style=STYLES[row.tone])
+            table.add_row(Text(row.offload), Text(row.runner), *marks, since)
+        parts += [head, table]
+        if len(engine.rows) > MAX_ROWS:
+            more = count(len(engine.rows) - MAX_ROWS, "more row")
+            parts.append(Text(f"  and {more}; see the report", style="dim"))
+    return parts
+
+
+def _marks(results: Sequence[CaseResult]) -> Text:
+    text = Text()
+    for result in results:
+        verdict = result.verdict.value
+        text.append(f"{MARKS[verdict]} {verdict} ", style=STYLES[verdict])
+    return text
 
 
 def _verdict(verdict: str, width: int = 0) -> Text:

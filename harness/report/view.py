@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.core import CaseResult, ExitCode, HostInfo, Json, Outcome, Run, Verdict
 
 from .cell import CellView, view_cell
 from .grid import GridView, view_grid
+from .history import WORST, histories
 from .killtable import KillTableView, kill_outcome, view_kill_table
+from .order import has_releases, matrix_order
 from .paired import PairedRow, view_paired
-from .words import DOWNGRADED, MARKS, MEANINGS, count, listing
+from .releases import ReleasesView, name_engines, view_releases
+from .words import (
+    EMULATION,
+    MARKS,
+    MEANINGS,
+    count,
+    describe_downgrade,
+    is_emulation,
+    listing,
+)
 
-_AXES: tuple[str, ...] = ("runner", "backend", "pin", "model")
-_WORST: tuple[str, ...] = ("FAIL", "ERROR", "VACUOUS", "UNSUPPORTED", "PASS")
+_AXES: tuple[str, ...] = ("engine", "release", "runner", "backend", "pin", "model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +62,10 @@ class ReportView:
     pills: tuple[Pill, ...]
     controls: tuple[Control, ...]
     grid: GridView
+    releases: ReleasesView | None
+    """In place of the grid when a session is about real engines or several releases."""
+    emulation: str
+    """What emulation means, when any cell ran under it."""
     paired: tuple[PairedRow, ...]
     kill_table: KillTableView | None
     """Of a session of faults only."""
@@ -83,9 +97,10 @@ def build_view(
     counting = [(r, c) for r, c in pairs if r.counts]
     results = [result for result, _ in pairs]
     cells = tuple(cell for _, cell in pairs)
+    releases = view_releases(counting, runs) if has_releases(results) else None
     worst = sorted(
         (c for r, c in pairs if r.counts or not r.behaved),
-        key=lambda c: _WORST.index(c.verdict),
+        key=lambda c: WORST.index(c.verdict),
     )
     return ReportView(
         title=str(manifest.get("title") or _title(results)),
@@ -94,12 +109,14 @@ def build_view(
         exit_code=outcome.exit_code,
         exit_meaning=_exit_meaning(outcome.exit_code) if kill_table is None else "",
         facts=(
-            *((("note", DOWNGRADED),) if outcome.downgraded else ()),
-            *_facts(results, runs, manifest),
+            *((("note", note),) if (note := describe_downgrade(outcome)) else ()),
+            *_facts(results, runs, manifest, releases),
         ),
         pills=tuple(_pill(v, outcome) for v in MARKS),
         controls=_controls(pairs, outcome),
         grid=view_grid(counting),
+        releases=releases,
+        emulation=EMULATION if _emulated(results) else "",
         paired=view_paired(pairs, runs),
         kill_table=kill_table,
         filters=_filters(cells),
@@ -113,37 +130,26 @@ def _cells(
 ) -> list[tuple[CaseResult, CellView]]:
     """Views with anchors made unique: a second one gets `~2`."""
     seen: Counter[str] = Counter()
+    said = histories(results)
     pairs = []
-    for result in sorted(results, key=_matrix_order):
+    for result in sorted(results, key=matrix_order):
         seen[result.case.anchor] += 1
         number = seen[result.case.anchor]
         anchor = result.case.anchor + (f"~{number}" if number > 1 else "")
-        pairs.append((result, view_cell(result, runs, anchor)))
+        history = said.get(result.case.case_id, "")
+        pairs.append((result, view_cell(result, runs, anchor, history=history)))
     return pairs
 
 
-def _matrix_order(result: CaseResult) -> tuple[object, ...]:
-    """Offload setting, model, runner: results arrive in the order their runs ended."""
-    setting, role = result.case.target, result.case.role
-    offload = setting.offload
-    backend = offload.resolved_backend
-    return (
-        ("case", "runner", "null", "control").index(role),
-        ("none", "uva", "prefetch").index(backend),
-        offload.cpu_offload_gb,
-        (offload.offload_group_size, offload.offload_num_in_group, offload.offload_prefetch_step),
-        sorted(offload.cpu_offload_params | offload.offload_params),
-        (not offload.uva, not offload.pin_memory),
-        result.case.workload.model.name,
-        setting.runner or "",
-        result.case.anchor,
-        result.case.case_id,
-    )
-
-
 def _title(results: Sequence[CaseResult]) -> str:
+    if has_releases(results):
+        return f"Offload on {name_engines(results)}"
     engines = sorted({r.case.target.engine for r in results})
     return f"Offload on the {' and '.join(engines)} engine" if engines else "Offload"
+
+
+def _emulated(results: Iterable[CaseResult]) -> bool:
+    return any(is_emulation(r.case.target.engine) for r in results)
 
 
 def _tone(outcome: Outcome, results: Sequence[CaseResult]) -> str:
@@ -170,7 +176,7 @@ def _pill(verdict: str, outcome: Outcome) -> Pill:
     return Pill(
         verdict=verdict,
         mark=MARKS[verdict],
-        meaning=MEANINGS[verdict] + (f"; {DOWNGRADED}" if outcome.downgraded else ""),
+        meaning="; ".join(filter(None, (MEANINGS[verdict], describe_downgrade(outcome)))),
         num_cells=outcome.counts.get(verdict, 0),
     )
 
@@ -204,16 +210,22 @@ def _control(result: CaseResult, cell: CellView, outcome: Outcome) -> Control:
 
 
 def _filters(cells: Sequence[CellView]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    values = {axis: tuple(sorted({c.axes[axis] for c in cells})) for axis in _AXES}
+    values = {
+        axis: tuple(sorted({c.axes[axis] for c in cells if axis in c.axes})) for axis in _AXES
+    }
     return tuple((axis, found) for axis, found in values.items() if len(found) > 1)
 
 
 def _facts(
-    results: Sequence[CaseResult], runs: Mapping[str, Run], manifest: Mapping[str, Json]
+    results: Sequence[CaseResult],
+    runs: Mapping[str, Run],
+    manifest: Mapping[str, Json],
+    releases: ReleasesView | None,
 ) -> tuple[tuple[str, str], ...]:
     """Small print of the header; a fact nobody recorded is left out."""
     models = dict.fromkeys(r.case.workload.model.display_name for r in results)
     facts = [
+        *((e.name, e.words) for e in (releases.engines if releases else ())),
         ("models" if len(models) > 1 else "model", listing(models)),
         ("computed in", listing(dict.fromkeys(r.case.workload.model.dtype for r in results))),
         ("workload", listing(dict.fromkeys(_workload(r) for r in results), 2)),
@@ -228,6 +240,8 @@ def _facts(
 
 def _scope(results: Sequence[CaseResult]) -> str:
     """What these verdicts do not speak of."""
+    if _emulated(results):
+        return f"emulation: {EMULATION}"
     if any(r.case.target.engine != "reference" for r in results) or not results:
         return ""
     return "the embedded engine's own offloaders; not vLLM's"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from harness.core import Verdict
+from harness.core import Outcome, Verdict
 
 MARKS: dict[str, str] = {
     "PASS": "✓",
@@ -23,8 +23,9 @@ MEANINGS: dict[str, str] = {
     "ERROR": "did not run, or could not be probed",
 }
 
-DOWNGRADED = "EXACT verdicts are downgraded: the null run is not exact"
-"""Said wherever a session's verdicts stand, when its null run is not exact."""
+
+EMULATION = "CPU tensors, copies at once, so no race can show"
+"""What an engine whose name ends in `-emulation` stands for; said wherever it is shown."""
 
 PROOFS: tuple[str, ...] = (
     *("effect", "placement", "memory"),
@@ -56,6 +57,20 @@ _HEADINGS: dict[str, dict[str, str]] = {
     },
     "tokens": {"PASS": "same output", "FAIL": "output differs", "VACUOUS": "nothing compared"},
 }
+
+
+def describe_downgrade(outcome: Outcome) -> str:
+    """Said wherever a session's verdicts stand, when a null run is not exact; empty otherwise."""
+    if not outcome.downgraded:
+        return ""
+    if not outcome.not_exact:
+        return "EXACT verdicts are downgraded: the null run is not exact"
+    return f"EXACT verdicts of {listing(outcome.not_exact)} are downgraded: null runs not exact"
+
+
+def is_emulation(engine: str) -> bool:
+    """Whether an engine only emulates what is under test."""
+    return engine.endswith("-emulation")
 
 
 def proof_heading(judge: str, verdict: Verdict) -> str:

@@ -6,13 +6,14 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .matrix import Matrix, load_matrix
+    from .matrix import KnownBad, Matrix, load_matrix
     from .models import list_models, load_model
     from .parse import parse_engine_args
     from .select import parse_selection
     from .workloads import load_workload
 
 _HOMES = {
+    "KnownBad": "matrix",
     "Matrix": "matrix",
     "list_models": "models",
     "load_matrix": "matrix",
@@ -23,6 +24,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "KnownBad",
     "Matrix",
     "list_models",
     "load_matrix",

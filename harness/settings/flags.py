@@ -13,8 +13,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.core import Json, UsageError
+from harness.core.setting import ACCELERATE_BACKENDS
 
-Kind = Literal["int", "float", "bool", "str", "list"]
+Kind = Literal["int", "float", "bool", "str", "list", "map"]
+
+PASSES_UNKNOWN_ON = frozenset({"vllm", "vllm-cpu-emulation", "accelerate"})
+"""Engines that judge their own arguments: what this package does not know goes to them as it is."""
+GRAPHS_BY_DEFAULT = frozenset({"vllm", "vllm-cpu-emulation"})
+"""Engines that record graphs unless `--enforce-eager` is given."""
 
 SUFFIXES = {"k": 1000, "m": 1000**2, "g": 1000**3, "K": 1024, "M": 1024**2, "G": 1024**3}
 
@@ -33,13 +39,16 @@ class Flag:
 
 
 OFFLOAD_FLAGS = {
-    "offload_backend": Flag(kind="str", choices=("auto", "uva", "prefetch"), is_offload=True),
+    "offload_backend": Flag(
+        kind="str", choices=("auto", "uva", "prefetch", *ACCELERATE_BACKENDS), is_offload=True
+    ),
     "cpu_offload_gb": Flag(kind="float", is_offload=True),
     "cpu_offload_params": Flag(kind="list", is_offload=True),
     "offload_group_size": Flag(kind="int", is_offload=True),
     "offload_num_in_group": Flag(kind="int", is_offload=True),
     "offload_prefetch_step": Flag(kind="int", is_offload=True),
     "offload_params": Flag(kind="list", is_offload=True),
+    "device_map": Flag(kind="map", is_offload=True),
 }
 
 ENGINE_FLAGS = {
@@ -63,7 +72,7 @@ ENGINE_FLAGS = {
 }
 
 FLAGS = {**OFFLOAD_FLAGS, "enforce_eager": Flag(kind="bool"), **ENGINE_FLAGS}
-"""Keyword name -> flag, for the reference engine; the first eight are vLLM's own as well."""
+"""Keyword name -> flag: of offload (accelerate's included), and of the reference engine."""
 
 
 def flag_name(keyword: str) -> str:
@@ -93,6 +102,8 @@ def read_value(keyword: str, values: Sequence[str], *, any_choice: bool = False)
     flag = FLAGS[keyword]
     if flag.kind == "list":
         return _read_list(keyword, values)
+    if flag.kind == "map":
+        return _read_map(keyword, values)
     if flag.kind == "bool":
         if values:
             raise UsageError(
@@ -135,6 +146,16 @@ def _read_list(keyword: str, values: Sequence[str]) -> list[str]:
             f"found {' '.join(values)!r}"
         )
     return items
+
+
+def _read_map(keyword: str, values: Sequence[str]) -> dict[str, str]:
+    found = _literal(" ".join(values))
+    if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+        raise UsageError(
+            f"{flag_name(keyword)}={' '.join(values)!r} must be a JSON object of texts, "
+            """for example '{"": "cpu"}'"""
+        )
+    return found
 
 
 def _read_number(keyword: str, text: str, kind: Kind) -> int | float:

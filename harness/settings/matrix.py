@@ -3,39 +3,54 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from harness.core import (
     DTYPE_BYTES,
-    OWNED_ENV,
     Dtype,
-    Json,
     OffloadConfig,
-    Runner,
     Setting,
     SettingError,
+    UsageError,
 )
-from harness.core.setting import INSTRUMENTS
+from harness.core.setting import ACCELERATE_BACKENDS
 
-from .flags import FLAGS, OFFLOAD_FLAGS, unknown_flag
+from .axes import AXES, SETTING_AXES, Cell, OffloadEntry, reader_of
+from .engines import (
+    Ask,
+    EngineEntry,
+    parse_interpreters,
+    read_engine_args,
+    read_entries,
+    read_env,
+    read_instruments,
+)
 from .nodes import Item, read_document
-from .parse import usual_instruments
 
 DEFAULT_MATRIX = Path(__file__).with_name("default_matrix.yaml")
+DEFAULT_OF_ENGINE = {"accelerate": DEFAULT_MATRIX.with_name("accelerate_matrix.yaml")}
+"""Engine -> the matrix that runs when none is named, where the usual one does not fit."""
 
 _TOP = (
-    "name", "engine", "models", "workload", "dtype", "axes", "exclude", "include", "engine_args",
-    "env", "instruments",
+    "name", "engine", "engines", "models", "workload", "dtype", "axes", "exclude", "include",
+    "engine_args", "env", "instruments", "known_bad",
 )  # fmt: skip
-_SWITCHES = ("pin_memory", "uva", "multiprocessing", "enforce_eager")
-_AXES = ("runner", "offload", *_SWITCHES)
-_BACKENDS = ("none", "uva", "prefetch")
+_BACKENDS = ("none", "uva", "prefetch", *ACCELERATE_BACKENDS)
+_PLACE = ("engine", "release")
+_EXTRA = (*AXES, *_PLACE, "engine_args", "env", "instruments")
+"""Keys of a cell beside the product."""
 
-Cell = dict[str, Any]
-"""Axis name -> value; that of `offload` is an `_Offload`."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownBad:
+    """A cell that must FAIL."""
+
+    setting: Setting
+    must_fail: tuple[str, ...] = ()
+    """Judges that must object; empty leaves it to the fault's own entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,89 +65,107 @@ class Matrix:
     """Targets, in the file's order, none twice."""
     dtype: Dtype | None = None
     """Dtype for every model; None leaves each its own."""
+    known_bad: tuple[KnownBad, ...] = ()
+    """Controls: cells with a planted fault, which must FAIL."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Offload:
-    """One entry of the offload axis and where it stands."""
-
-    fields: Mapping[str, Any]
-    item: Item
-
-
-def load_matrix(path: Path | None) -> Matrix:
+def load_matrix(
+    path: Path | None,
+    *,
+    engine: str | None = None,
+    pythons: Sequence[str] = (),
+    ask: Ask | None = None,
+) -> Matrix:
     """Read a matrix file.
 
     Args:
         path: the file; None reads the matrix that comes with the package.
+        engine: replaces the file's engines.
+        pythons: interpreters of that engine, as `LABEL=PATH` or `PATH`; without `engine`, of the
+            one engine that the file names.
+        ask: gives the label of an interpreter that has none.
 
     Raises:
         MatrixError: the file is missing or wrong; the text starts with `FILE:LINE:COLUMN:`.
+        UsageError: `pythons` cannot be read, or all of them lead nowhere.
     """
-    item = read_document(DEFAULT_MATRIX if path is None else Path(path))
+    item = read_document(DEFAULT_OF_ENGINE.get(engine or "", DEFAULT_MATRIX) if path is None
+                         else Path(path))  # fmt: skip
     top = item.mapping(_TOP)
     for name in ("models", "axes"):
         if name not in top:
             raise item.error(f"key {name!r} is missing")
-    engine = top["engine"].text() if "engine" in top else "reference"
-    shared: dict[str, Any] = {
-        "engine": engine,
-        "engine_args": _read_engine_args(top.get("engine_args"), engine),
-        "env": _read_env(top.get("env")),
-        "instruments": _read_instruments(top.get("instruments"), engine),
-    }
-    settings = [_build(cell, shared, top["axes"]) for cell in _read_axes(top["axes"])]
+    is_replaced = bool(engine or pythons)
+    entries = _choose_entries(top, engine, pythons, ask)
+    cells = _read_axes(top["axes"])
+    shared = [_shared(top, entry) for entry in entries]
+    settings = [_build(cell, one, top["axes"]) for one in shared for cell in cells]
     if "exclude" in top:
-        settings = _exclude(settings, top["exclude"])
+        settings = _exclude(settings, top["exclude"], is_replaced=is_replaced)
     if "include" in top:
-        settings += top["include"].sequence(lambda extra: _read_include(extra, shared))
+        for extra in top["include"].sequence(lambda each: each):
+            settings += _read_include(extra, shared, is_replaced=is_replaced)
+    bad: list[KnownBad] = []
+    for extra in top["known_bad"].sequence(lambda each: each) if "known_bad" in top else ():
+        bad += _read_known_bad(extra, shared, is_replaced=is_replaced)
     if not settings:
         raise top["axes"].error("no cell is left; relax exclude, or add axes")
+    order = {(entry.name, entry.release): idx for idx, entry in enumerate(entries)}
     return Matrix(
         name=top["name"].text() if "name" in top else Path(item.file).stem,
         models=tuple(dict.fromkeys(top["models"].sequence(Item.text))),
         workload=top["workload"].text() if "workload" in top else "default",
-        settings=_without_duplicates(settings),
+        settings=_without_duplicates(sorted(settings, key=lambda s: order[s.engine, s.release])),
         dtype=cast("Dtype", top["dtype"].text(DTYPE_BYTES)) if "dtype" in top else None,
+        known_bad=tuple(bad),
     )
+
+
+def _choose_entries(
+    top: Mapping[str, Item], engine: str | None, pythons: Sequence[str], ask: Ask | None
+) -> tuple[EngineEntry, ...]:
+    """The engines to run, in the order of their releases."""
+    if "engine" in top and "engines" in top:
+        raise top["engines"].error("engines and engine exclude each other; give one")
+    if engine or (pythons and "engines" not in top):
+        name = engine or (top["engine"].text() if "engine" in top else "reference")
+        return parse_interpreters(name, pythons, ask=ask)
+    if "engines" not in top:
+        return (EngineEntry(name=top["engine"].text() if "engine" in top else "reference"),)
+    if not pythons:
+        return read_entries(top["engines"], ask=ask)
+    names = dict.fromkeys(e.name for e in read_entries(top["engines"], ask=ask))
+    if len(names) > 1:
+        raise UsageError(
+            f"--python {pythons[0]!r}: of which engine? the matrix has {', '.join(names)}; "
+            "give --engine too"
+        )
+    return parse_interpreters(next(iter(names)), pythons, ask=ask)
+
+
+def _shared(top: Mapping[str, Item], entry: EngineEntry) -> dict[str, Any]:
+    """What every setting of one engine entry has; its own arguments win over the file's."""
+    return {
+        "engine": entry.name,
+        "release": entry.release,
+        "python": entry.python,
+        "engine_args": {
+            **read_engine_args(top.get("engine_args"), entry.name), **entry.engine_args
+        },
+        "env": {**read_env(top.get("env")), **entry.env},
+        "instruments": read_instruments(top.get("instruments"), entry.name),
+    }  # fmt: skip
 
 
 def _read_axes(item: Item) -> list[Cell]:
     """The product of all axes; the first axis of the file turns slowest."""
-    axes = {name: axis.sequence(_reader(name)) for name, axis in item.mapping(_AXES).items()}
+    axes = {name: axis.sequence(reader_of(name)) for name, axis in item.mapping(AXES).items()}
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-
-
-def _reader(axis: str) -> Callable[[Item], Any]:
-    if axis == "runner":
-        return _read_runner
-    return _read_offload if axis == "offload" else Item.flag
-
-
-def _read_runner(item: Item) -> Runner | None:
-    return None if item.value is None else cast("Runner", item.text(("v1", "v2")))
-
-
-def _read_offload(item: Item) -> _Offload:
-    known = OffloadConfig.__dataclass_fields__
-    fields = {name: _read_field(name, field) for name, field in item.mapping(known).items()}
-    return _Offload(fields=fields, item=item)
-
-
-def _read_field(name: str, item: Item) -> Any:
-    if name in ("pin_memory", "uva"):
-        return item.flag()
-    flag = OFFLOAD_FLAGS[name]
-    if flag.kind == "list":
-        return frozenset(item.sequence(Item.text))
-    if flag.kind == "str":
-        return item.text(flag.choices)
-    return item.whole() if flag.kind == "int" else item.number()
 
 
 def _build(cell: Cell, shared: Mapping[str, Any], place: Item) -> Setting:
     """Turn one cell into a setting; switches inside the offload entry win over the axes."""
-    offload: _Offload | None = cell.get("offload")
+    offload: OffloadEntry | None = cell.get("offload")
     fields: dict[str, Any] = {n: cell[n] for n in ("pin_memory", "uva") if n in cell}
     fields |= offload.fields if offload else {}
     at = offload.item if offload else place
@@ -140,8 +173,11 @@ def _build(cell: Cell, shared: Mapping[str, Any], place: Item) -> Setting:
         config = OffloadConfig(**fields)
     except SettingError as error:
         raise _field_item(at, str(error)).error(str(error)) from None
-    rest = {n: cell[n] for n in ("runner", "multiprocessing", "enforce_eager") if n in cell}
-    return Setting(**shared, **rest, offload=config)
+    rest = {n: cell[n] for n in SETTING_AXES if n in cell}
+    try:
+        return Setting(**shared, **rest, offload=config)
+    except SettingError as error:
+        raise place.error(str(error)) from None
 
 
 def _without_duplicates(settings: Sequence[Setting]) -> tuple[Setting, ...]:
@@ -156,23 +192,55 @@ def _field_item(item: Item, text: str) -> Item:
     return min(named, key=lambda pair: pair[0])[1] if named else item
 
 
-def _read_include(item: Item, shared: Mapping[str, Any]) -> Setting:
-    keys = item.mapping((*_AXES, "engine_args", "env"))
-    cell = {name: _reader(name)(keys[name]) for name in _AXES if name in keys}
-    own = {
-        "engine_args": _read_engine_args(keys.get("engine_args"), shared["engine"]),
-        "env": _read_env(keys.get("env")),
-    }
-    merged = {**shared, **{name: {**shared[name], **value} for name, value in own.items()}}
-    return _build(cell, merged, item)
+def _read_known_bad(
+    item: Item, shared: Sequence[Mapping[str, Any]], *, is_replaced: bool
+) -> list[KnownBad]:
+    """One cell that must FAIL, for every engine or for those that the entry names."""
+    keys = item.mapping((*_EXTRA, "faults", "must_fail"))
+    if "faults" not in keys:
+        raise item.error("a known_bad entry needs faults: what is planted in it")
+    faults = tuple(keys["faults"].sequence(Item.text))
+    must_fail = tuple(keys["must_fail"].sequence(Item.text)) if "must_fail" in keys else ()
+    cells = _read_include(item, shared, is_replaced=is_replaced, also=("faults", "must_fail"))
+    return [KnownBad(setting=replace(s, faults=faults), must_fail=must_fail) for s in cells]
 
 
-def _exclude(settings: Sequence[Setting], item: Item) -> list[Setting]:
-    """Drop the cells that any entry matches; an entry that matches none is an error."""
+def _read_include(
+    item: Item,
+    shared: Sequence[Mapping[str, Any]],
+    *,
+    is_replaced: bool,
+    also: Sequence[str] = (),
+) -> list[Setting]:
+    """One more cell for every engine, or for those that the entry names."""
+    keys = item.mapping((*_EXTRA, *also))
+    cell = {name: reader_of(name)(keys[name]) for name in AXES if name in keys}
+    wanted = {name: keys[name].text() for name in _PLACE if name in keys}
+    chosen = [one for one in shared if all(one[n] == value for n, value in wanted.items())]
+    if not chosen and not is_replaced:
+        raise item.error(f"this include entry names no engine of the matrix: {wanted}")
+    found = []
+    for one in chosen:
+        own = {
+            "engine_args": read_engine_args(keys.get("engine_args"), one["engine"]),
+            "env": read_env(keys.get("env")),
+        }
+        merged = {**one, **{name: {**one[name], **value} for name, value in own.items()}}
+        if "instruments" in keys:
+            merged["instruments"] = read_instruments(keys["instruments"], one["engine"])
+        found.append(_build(cell, merged, item))
+    return found
+
+
+def _exclude(settings: Sequence[Setting], item: Item, *, is_replaced: bool) -> list[Setting]:
+    """Drop the cells that any entry matches; an entry that matches none is an error.
+
+    Not where the command line replaced the engines and the entry is about one of them.
+    """
     kept = list(settings)
     for wanted, entry in item.sequence(lambda each: (_read_pattern(each), each)):
         matching = [setting for setting in settings if _is_match(setting, wanted)]
-        if not matching:
+        if not matching and not (is_replaced and any(name in wanted for name in _PLACE)):
             raise entry.error("this exclude entry matches no cell; correct or remove it")
         kept = [setting for setting in kept if setting not in matching]
     return kept
@@ -180,12 +248,12 @@ def _exclude(settings: Sequence[Setting], item: Item) -> list[Setting]:
 
 def _read_pattern(item: Item) -> Cell:
     """Fields of the settings to drop, offload fields flattened in."""
-    keys = item.mapping((*_AXES, "offload_backend"))
-    pattern: Cell = {}
+    keys = item.mapping((*AXES, *_PLACE, "offload_backend"))
+    pattern: Cell = {name: keys.pop(name).text() for name in _PLACE if name in keys}
     if "offload_backend" in keys:
         pattern["resolved_backend"] = keys.pop("offload_backend").text(_BACKENDS)
-    pattern |= {name: _reader(name)(value) for name, value in keys.items()}
-    if isinstance(offload := pattern.pop("offload", None), _Offload):
+    pattern |= {name: reader_of(name)(value) for name, value in keys.items()}
+    if isinstance(offload := pattern.pop("offload", None), OffloadEntry):
         pattern |= offload.fields
     if not pattern:
         raise item.error("an empty exclude entry would drop every cell; name an axis")
@@ -197,47 +265,3 @@ def _is_match(setting: Setting, wanted: Cell) -> bool:
         getattr(setting if hasattr(setting, name) else setting.offload, name) == value
         for name, value in wanted.items()
     )
-
-
-def _read_engine_args(item: Item | None, engine: str) -> dict[str, Json]:
-    keys = item.mapping() if item else {}
-    for name, value in keys.items():
-        if name in OFFLOAD_FLAGS or name == "enforce_eager":
-            raise value.error(f"engine argument {name!r} belongs under axes")
-        if engine == "reference" and (name not in FLAGS or FLAGS[name].refusal):
-            raise value.error(FLAGS[name].refusal if name in FLAGS else
-                              str(unknown_flag(name, engine=engine)))  # fmt: skip
-        _check_engine_arg(name, value, engine)
-    return {name: value.json() for name, value in keys.items()}
-
-
-def _check_engine_arg(name: str, item: Item, engine: str) -> None:
-    flag = FLAGS.get(name)
-    if flag is not None:
-        read: dict[str, Callable[[], object]] = {
-            "int": item.whole,
-            "float": item.number,
-            "str": lambda: item.text(() if engine == "vllm" else flag.choices),
-        }
-        read[flag.kind]()
-
-
-def _read_instruments(item: Item | None, engine: str) -> tuple[str, ...]:
-    if item is None:
-        return usual_instruments(engine)
-    if item.value == []:
-        return ()
-    return tuple(dict.fromkeys(item.sequence(lambda each: each.text(INSTRUMENTS))))
-
-
-def _read_env(item: Item | None) -> dict[str, str | None]:
-    env: dict[str, str | None] = {}
-    for name, value in (item.mapping() if item else {}).items():
-        if name in OWNED_ENV:
-            raise value.error(f"env {name} is decided by an axis; put it under axes")
-        if "=" in name or "\0" in name:
-            raise value.error(f"env name {name!r} must not hold '='")
-        if value.value is not None and not isinstance(value.value, str):
-            raise value.error(f"env {name} must be text or null, found {value.shown}; quote it")
-        env[name] = value.value
-    return env

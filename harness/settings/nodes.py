@@ -55,14 +55,16 @@ class Item:
             return "a mapping"
         return "a list" if isinstance(self.node, yaml.SequenceNode) else f"{self.value!r}"
 
-    def mapping(self, known: Collection[str] | None = None) -> dict[str, Item]:
+    def mapping(
+        self, known: Collection[str] | None = None, *, takes_empty_key: bool = False
+    ) -> dict[str, Item]:
         """Read a mapping with text keys; given `known`, any other key is an error."""
         if not isinstance(self.node, yaml.MappingNode):
             raise self.error(f"expected a mapping, found {self.shown}")
         items: dict[str, Item] = {}
         for key_node, value_node in self.node.value:
             key = Item(file=self.file, node=key_node)
-            name = key.text()
+            name = "" if takes_empty_key and key.value == "" else key.text()
             if name in items:
                 raise key.error(f"key {name!r} is given twice")
             if known is not None and name not in known:

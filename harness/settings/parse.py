@@ -19,10 +19,17 @@ from harness.core.setting import (
     ENV_RUNNER,
 )
 
-from .flags import FLAGS, flag_name, read_literal, read_value, unknown_flag
+from .flags import (
+    FLAGS,
+    GRAPHS_BY_DEFAULT,
+    PASSES_UNKNOWN_ON,
+    flag_name,
+    read_literal,
+    read_value,
+    unknown_flag,
+)
 
 _NEGATIVE_NUMBER = re.compile(r"-(\d|\.\d)")
-_PASSES_UNKNOWN_ON = frozenset({"vllm"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +55,8 @@ def parse_engine_args(
             `--name=value`, comma lists and repeated list flags mean the same.
         env: variables of the engine's process; None unsets. Those a Setting's own fields decide
             are absorbed into the fields.
-        engine: `reference` refuses unknown flags; `vllm` passes them on by keyword, and without
-            `--enforce-eager` asks for graphs, as vLLM does.
+        engine: `reference` refuses unknown flags; real engines get them by keyword, and vLLM's
+            record graphs without `--enforce-eager`, as vLLM does.
         force_runner: the runner this setting must use.
         instruments: recorders inside the engine; None takes the engine's usual ones.
 
@@ -67,7 +74,7 @@ def parse_engine_args(
         engine=engine,
         runner=_choose_runner(owned[ENV_RUNNER], force_runner),
         offload=_build_offload(offload, owned),
-        enforce_eager=engine != "vllm" if eager is None else eager.value,
+        enforce_eager=engine not in GRAPHS_BY_DEFAULT if eager is None else eager.value,
         multiprocessing=bool(owned[ENV_MULTIPROCESSING]),
         engine_args=rest,
         env=_check_env(environment),
@@ -117,7 +124,7 @@ def _split(args: Sequence[str]) -> list[tuple[str, list[str], str]]:
 
 def _read_flag(name: str, values: list[str], text: str, engine: str) -> tuple[str, _Given]:
     keyword = name.removeprefix("--").replace("-", "_")
-    passes_on = engine in _PASSES_UNKNOWN_ON
+    passes_on = engine in PASSES_UNKNOWN_ON
     if not name.startswith("--") or not keyword:
         raise UsageError(f"Unexpected engine argument {name!r}: flags start with two dashes")
     positive = keyword.removeprefix("no_")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from harness.core import PlannedCase, Runner, Setting, Workload
+from harness.core.setting import DEFAULT_INSTRUMENTS
 from harness.faults import Fault, Mode
 from harness.plan import build_pair
 from harness.settings import load_model, load_workload
@@ -20,7 +21,8 @@ class Trial:
     """One comparison of a clean engine without offload and a faulty one with it."""
 
     fault: Fault
-    runner: Runner
+    runner: Runner | None
+    """None of an engine that has no runners."""
     mode: Mode
     schedule: str
     planned: PlannedCase
@@ -39,18 +41,25 @@ def load_fault_workload(model: str) -> Workload:
 
 
 def build_setting(
-    fault: Fault | None, runner: Runner, mode: Mode, schedule: str = "in_order"
+    fault: Fault | None, runner: Runner | None, mode: Mode, schedule: str = "in_order"
 ) -> Setting:
     """The setting of one trial; `mode` none without a fault gives a baseline."""
     from harness.faults import OFFLOADS
 
+    engine = "reference" if fault is None else engine_of(fault)
     return Setting(
+        engine=engine,
         runner=runner,
         offload=fault.offload(mode) if fault is not None else OFFLOADS[mode],
         engine_args={} if schedule == "in_order" else {"schedule": schedule},
-        instruments=INSTRUMENTS,
+        instruments=DEFAULT_INSTRUMENTS.get(engine, INSTRUMENTS),
         faults=() if fault is None else (fault.name,),
     )
+
+
+def engine_of(fault: Fault) -> str:
+    """The engine to try a fault in: the embedded one if it can be."""
+    return "reference" if "reference" in fault.engines else fault.engines[0]
 
 
 def plan_trials(fault: Fault, judges: Sequence[str] = ()) -> tuple[Trial, ...]:
@@ -64,8 +73,10 @@ def plan_trials(fault: Fault, judges: Sequence[str] = ()) -> tuple[Trial, ...]:
         return ()
     workload = load_fault_workload(fault.model)
     trials = []
-    for mode in fault.modes:
-        for runner in fault.runners:
+    engine = engine_of(fault)
+    runners: tuple[Runner | None, ...] = (None,) if engine == "accelerate" else fault.runners
+    for mode in fault.modes_in(engine):
+        for runner in runners:
             for schedule in fault.schedules:
                 target = build_setting(fault, runner, mode, schedule)
                 planned = limit_judges(build_pair(target.baseline(), target, workload), judges)

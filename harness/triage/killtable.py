@@ -84,7 +84,10 @@ def try_one(session: Session, name: str) -> FaultLine:
 def choose(
     names: Sequence[str], judges: Sequence[str] = ()
 ) -> tuple[tuple[Fault, ...], tuple[FaultyTest, ...]]:
-    """The faults and the faulty tests of these names, in the catalogue's order; empty takes all.
+    """The faults and the faulty tests of these names, in the catalogue's order.
+
+    Empty takes all that the embedded engine can be tried with; faults of other engines are run
+    when they are named.
 
     Raises:
         UsageError: a name is unknown, of one of them or of a judge.
@@ -97,7 +100,8 @@ def choose(
             FAULTS.check(name)
         if name in FAULTS and FAULTS.get(name).kind == "test":
             raise UsageError(f"fault {name!r} only serves to make a faulty test; name that test")
-    faults = [FAULTS.get(name) for name in FAULTS if not names or name in names]
+    known = [FAULTS.get(name) for name in FAULTS]
+    faults = [f for f in known if f.name in names or (not names and "reference" in f.engines)]
     return (
         tuple(fault for fault in faults if fault.kind != "test"),
         tuple(test for name, test in by_name.items() if not names or name in names),

@@ -106,7 +106,7 @@ def _row(trial: Trial, result: CaseResult, runs: Mapping[str, Run]) -> KillRow:
     broken = [f for f in result.findings if f.verdict in (Verdict.ERROR, Verdict.UNSUPPORTED)]
     return KillRow(
         fault=trial.fault.name,
-        runner=trial.runner,
+        runner=trial.runner or "",
         mode=trial.mode,
         schedule=trial.schedule,
         case_id=result.case.case_id,
@@ -160,7 +160,7 @@ def _why_not_silent(fault: Fault, rows: Sequence[KillRow], judges: Sequence[str]
 
 def _place(row: KillRow) -> str:
     schedule = "" if row.schedule == "in_order" else f" {row.schedule}"
-    return f"{row.runner} {row.mode}{schedule}"
+    return f"{row.runner} {row.mode}{schedule}".strip()
 
 
 def build_test_line(

@@ -1,5 +1,7 @@
 """Fixtures of the offload suite: two settings given as vLLM's tests give them."""
 
+from dataclasses import replace
+
 import pytest
 
 from harness.core import Tier
@@ -16,13 +18,17 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture
-def compare(check_case, harness_model):
+def compare(check_case, harness_model, harness_engine):
     """Compare a baseline without offload to one with `args` and `env`, on the same runner."""
+
+    def read(args, env, runner):
+        setting = parse_engine_args(args, env, engine=harness_engine.name, force_runner=runner)
+        return replace(setting, python=harness_engine.python, release=harness_engine.release)
 
     def run(args, env, *, runner, tier=Tier.EXACT):
         workload = load_workload("default", load_model(harness_model))
-        baseline = parse_engine_args([], {"VLLM_USE_V2_MODEL_RUNNER": None}, force_runner=runner)
-        target = parse_engine_args(args, env, force_runner=runner)
+        baseline = read([], {"VLLM_USE_V2_MODEL_RUNNER": None}, runner)
+        target = read(args, env, runner)
         baseline = target.baseline() if target.baseline() != baseline else baseline
         return check_case(build_pair(baseline, target, workload, tier=tier))
 

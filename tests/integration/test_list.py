@@ -12,6 +12,23 @@ def test_cells_one_a_line(cli, small_matrix, cells):
     assert "5 cells, 9 runs" == lines[-1]
 
 
+def test_pairs_of_releases_are_listed_as_cells(cli, tmp_path):
+    matrix = tmp_path / "m.yaml"
+    matrix.write_text(
+        "models: [tiny-llama]\nworkload: short\n"
+        "engines: [{name: vllm, release: a}, {name: vllm, release: b}]\n"
+        "axes: {offload: [{cpu_offload_gb: 1}], runner: [v2]}\n"
+    )
+    answer = cli("list", "--matrix", matrix)
+
+    assert (0, "") == (answer.code, answer.err)
+    assert [
+        "tiny-llama/v2-uva-gb1-pin1-eager@vllm-a",
+        "tiny-llama/v2-uva-gb1-pin1-eager@vllm-b",
+        "tiny-llama/release-v2-none-eager@vllm-b",
+    ] == answer.out.splitlines()[:-1]
+
+
 def test_default_matrix_is_what_the_project_promises(cli):
     listed = [c for c in cli("list", "--json").json if c["role"] == "case"]
 

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "harness"
 STAGES = ("settings", "plan", "launch", "judge", "record", "report")
 TORCH_FOLDERS = ("engines", "refengine", "observe", "faults")
-CHILD_ONLY = ("launch/worker.py",)
+CHILD_ONLY = ("launch/worker.py", "launch/inside.py")
 
 ALLOWED = {
     "core": set(),
@@ -21,11 +21,21 @@ ALLOWED = {
     "progress.py": {"core"},
     "outputs.py": {"core"},
     "pipeline.py": {"rerun", "core", "progress", *STAGES},
-    "rerun.py": {"core"},
+    "rerun.py": {"core", "settings"},
+    "interpreters.py": {"core", "settings", "launch"},
     "cells.py": {"core", "plan", "settings", "launch", "faults.base"},
     "triage": {"core", "pipeline", "cells", "plan", "settings", "faults", "judge"},
-    "api.py": {"core", "pipeline", "outputs", "plan", "settings", "record", "triage"},
-    "plugin.py": {"core", "pipeline", "cells", "settings", "api", "record"},
+    "api.py": {
+        "core",
+        "pipeline",
+        "outputs",
+        "plan",
+        "settings",
+        "record",
+        "triage",
+        "interpreters",
+    },
+    "plugin.py": {"core", "pipeline", "cells", "settings", "api", "record", "interpreters"},
     "cli": {
         "core",
         "pipeline",
@@ -37,6 +47,8 @@ ALLOWED = {
         "judge",
         "triage",
         "faults",
+        "interpreters",
+        "rerun",
     },
     "__init__.py": {"api", "core"},
     "__main__.py": {"cli"},

@@ -77,7 +77,7 @@ def test_a_session_does_not_end_well_where_a_guard_is_not_right():
         check_outcome([passed, bad], conclude([passed, bad]))
 
 
-def test_guards_are_run_once_for_each_baseline_and_one_fault_for_all():
+def test_guards_are_run_once_for_each_baseline_and_one_fault_for_each_engine():
     work = load_workload("short", load_model("tiny-llama"))
     pairs = [
         build_pair(base, replace(base, offload=offload), work)
@@ -101,6 +101,10 @@ def test_guards_are_run_once_for_each_baseline_and_one_fault_for_all():
         assert all(guard.behaved for guard in run_guards(Scripted(), pair))
 
     assert ["null", "control", "null"] == [r.case.role for r in made]
+    other = [replace(s, release="0.28", python="/p") for s in (pairs[0].case.baseline,
+                                                               pairs[0].case.target)]  # fmt: skip
+    run_guards(Scripted(), build_pair(*other, pairs[0].case.workload))
+    assert ["null", "control"] == [r.case.role for r in made[3:]]
 
 
 def test_unsupported_skips_with_its_reason():

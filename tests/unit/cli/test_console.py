@@ -74,6 +74,25 @@ def test_the_command_of_a_cell(case, words):
     assert ["harness", "run", "--matrix", "my matrix.yaml", *words] == named
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, ["--engine", "reference"]),
+        (
+            {"engine": "vllm", "release": "0.28", "python": "/a b/python"},
+            ["--engine", "vllm", "--python", "0.28=/a b/python"],
+        ),
+        ({"engine": "vllm", "python": "/p"}, ["--engine", "vllm", "--python", "/p"]),
+    ],
+)
+def test_the_command_names_an_engine_that_is_not_the_matrixs_own(fields, words):
+    case = build_case(UVA)
+    case = replace(case, target=replace(case.target, **fields))
+
+    assert words == shlex.split(rerun(case, None, names_engine=True))[2 : 2 + len(words)]
+    assert "--engine" not in rerun(case, None)
+
+
 def test_the_command_names_what_a_stand_in_stands_for():
     case = build_case(UVA)
     model = replace(case.workload.model, stand_in_for="org/model")

@@ -132,7 +132,8 @@ def test_engine_sees_each_field_once(setting):
     env, kwargs = setting.engine_env(), setting.engine_kwargs()
 
     assert {None: None, "v1": "0", "v2": "1"}[setting.runner] == env["VLLM_USE_V2_MODEL_RUNNER"]
-    assert str(int(setting.multiprocessing)) == env["VLLM_ENABLE_V1_MULTIPROCESSING"]
+    has_own_core = setting.multiprocessing or setting.server
+    assert str(int(has_own_core)) == env["VLLM_ENABLE_V1_MULTIPROCESSING"]
     assert setting.enforce_eager is kwargs["enforce_eager"]
     assert not {"pin_memory", "uva"} & set(kwargs)
     assert set(setting.engine_args) <= set(kwargs)
@@ -153,6 +154,7 @@ def test_hash_covers_every_field(name):
         "engine": "vllm", "runner": "v1", "offload": OffloadConfig(cpu_offload_gb=1),
         "enforce_eager": False, "multiprocessing": True, "engine_args": {"seed": 1},
         "env": {"A": "1"}, "python": "p", "faults": ("x",), "instruments": ("poison",),
+        "server": True, "release": "0.28.0",
     }  # fmt: skip
 
     changed = dataclasses.replace(Setting(), **{name: other[name]})

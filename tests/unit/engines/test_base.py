@@ -10,5 +10,5 @@ def test_an_object_of_no_known_engine_has_no_view():
 
 
 def test_an_unknown_engine_lists_known_ones():
-    with pytest.raises(UsageError, match="Known: fake, reference"):
+    with pytest.raises(UsageError, match="Known: accelerate, fake, reference"):
         ENGINES.get("referense")

@@ -4,7 +4,8 @@ import pytest
 
 from harness.core import OffloadConfig, SamplingParams, Setting
 from harness.engines import EngineOutOfMemory, EngineRefused, InternalMovedError, view_of
-from harness.engines.reference import ReferenceModules, engine_kwargs
+from harness.engines.reference import ReferenceModules
+from harness.engines.reference_args import engine_kwargs
 from tests.live import PREFETCH, UVA, build_workload, worker_of
 
 

@@ -208,6 +208,35 @@ def test_baseline_without_readable_parameters_is_vacuous():
     assert finding.summary == "no parameter of the baseline could be read"
 
 
+def serving(case):
+    sides = {n: replace(getattr(case, n), engine="vllm", server=True) for n in SIDES}
+    return replace(case, **sides)
+
+
+SIDES = ("baseline", "target")
+
+
+def test_the_core_behind_a_server_is_asked_to_run_in_a_process_of_its_own():
+    case = serving(build_case(UVA))
+    runs = [
+        run(case, is_core_process=True, effective_config={"enforce_eager": True})
+        for run in (baseline_run, target_run)
+    ]
+    finding = judge_effect(case, *runs)
+    assert finding.verdict is Verdict.PASS, finding.summary
+    (row,) = (r for r in finding.evidence["rows"] if r["name"] == "own core process")
+    assert (True, True, True) == (row["asked"], row["target"], row["ok"])
+
+
+def test_a_server_that_never_ran_is_vacuous_and_called_a_server():
+    case = serving(build_case(UVA))
+    finding = judge_effect(case, baseline_run(case), target_run(case))
+    assert finding.verdict is Verdict.VACUOUS
+    assert "the engine core was asked to run in its server's process and did not" in (
+        finding.summary
+    )
+
+
 @pytest.mark.parametrize("asked", [True, False])
 def test_engine_core_in_another_process_than_asked_is_vacuous(asked):
     case = build_case(UVA)

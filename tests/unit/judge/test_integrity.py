@@ -112,6 +112,50 @@ def test_it_abstains_when_nobody_asked():
     assert judge(case_of(("ordering",))) is None
 
 
+def at_rest(*changed):
+    """As an engine with graphs gives it: a hash each, and one of each slot by its holder."""
+    slot = reads_of("layers.1.mlp")
+    trace = trace_of(*changed, mode="rest", num_reads=11, num_hashed=11)
+    return replace(trace, reads=(*trace.reads, slot), not_observed=("weights while in use",))
+
+
+def test_hashes_at_rest_pass_and_are_called_so():
+    found = judge(left=at_rest(), right=at_rest())
+
+    assert found.verdict is Verdict.PASS
+    assert found.summary == (
+        "All 11 hashes of 11 tensors, taken at rest after the last step "
+        "(not at the moment of compute), are the checkpoint's."
+    )
+    evidence = found.evidence["target"]
+    assert ("rest", ["weights while in use"]) == (evidence["mode"], evidence["not_observed"])
+
+
+def test_a_host_copy_that_is_wrong_at_rest_fails():
+    wrong = reads_of("layers.2.attn", digests={"noise": 1})
+    found = judge(left=at_rest(), right=at_rest(wrong))
+
+    assert found.verdict is Verdict.FAIL
+    assert "layers.2.attn holds bytes that are no parameter's" in found.summary
+
+
+def test_a_slot_that_holds_a_layer_that_is_no_owner_fails_with_its_number():
+    whole = at_rest()
+    slot = reads_of("layers.1.mlp", digests={"of layers.0.mlp": 1}, slots={"of layers.0.mlp": 2})
+    found = judge(left=at_rest(), right=replace(whole, reads=(*whole.reads[:-1], slot)))
+
+    assert found.verdict is Verdict.FAIL
+    assert found.summary == "layers.1.mlp in slot 2 holds layers.0, at 1 of 1 hashed reads"
+
+
+def test_a_parameter_that_was_not_hashed_at_rest_is_not_proven():
+    whole = at_rest()
+    found = judge(left=whole, right=replace(whole, reads=whole.reads[1:]))
+
+    assert found.verdict is Verdict.VACUOUS
+    assert "embed is resident and was never hashed" in found.summary
+
+
 def test_hashes_that_are_missing_prove_nothing():
     case = case_of()
     found = judge_integrity(case, baseline_run(case, integrity=trace_of()), target_run(case))

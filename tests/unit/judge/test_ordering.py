@@ -87,6 +87,42 @@ def test_only_prefetch_needs_copies_into_a_pool():
     assert judge(case_of(UVA), right=BARE).verdict is Verdict.PASS
 
 
+IDLE = replace(BARE, num_checked=0)
+"""Of an engine on which everything is done at once: work, and nothing that could race."""
+
+
+def test_it_abstains_where_nothing_could_race():
+    assert judge(case_of(UVA), left=IDLE, right=IDLE) is None
+
+
+@pytest.mark.parametrize(("left", "right"), [(BARE, IDLE), (IDLE, BARE)])
+def test_one_side_that_could_race_is_judged(left, right):
+    assert judge(case_of(UVA), left=left, right=right).verdict is Verdict.PASS
+
+
+def test_it_does_not_abstain_where_weights_are_copied_ahead_of_use():
+    found = judge(case_of(PREFETCH), left=IDLE, right=replace(IDLE, num_copies=20))
+
+    assert found.verdict is Verdict.VACUOUS
+    assert "no pair of accesses to the buffer pool was checked" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("trace", "words"), [(None, "missing"), (replace(IDLE, num_work=0), "no launch was seen")]
+)
+def test_a_recording_that_saw_nothing_is_no_reason_to_abstain(trace, words):
+    found = judge(case_of(UVA), left=IDLE, right=trace)
+
+    assert found.verdict is Verdict.VACUOUS
+    assert words in found.summary
+
+
+def test_a_race_is_told_also_where_nothing_is_copied_ahead():
+    found = judge(case_of(UVA), left=IDLE, right=replace(IDLE, races=(RACE,)))
+
+    assert found.verdict is Verdict.FAIL
+
+
 def test_a_missing_recording_of_an_offload_that_never_took_effect_shares_its_cause():
     case = case_of()
     found = judge_ordering(case, baseline_run(case, ordering=TRACE), noop_run(case, ordering=None))

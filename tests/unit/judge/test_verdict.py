@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.core import ExitCode, Finding, RunStatus, Verdict
+from harness.core import ExitCode, Finding, RunStatus, Tier, Verdict
 from harness.judge import conclude, judge_case
 from tests.builders import (
     NONE,
@@ -273,3 +273,103 @@ def test_near_ties_that_passed_are_not_called_equal():
     )
     outcome = conclude([build_result(findings=[word])])
     assert "8 tokens are equal but for near-ties in 1 cell" in outcome.sentence
+
+
+def of_release(result, label):
+    case = result.case
+    sides = {
+        n: replace(getattr(case, n), engine="vllm", release=label) for n in ("baseline", "target")
+    }
+    case = replace(case, case_id=f"{case.role}-{case.case_id}@{label}", **sides)
+    return replace(result, case=case)
+
+
+def guarded(label):
+    null = judged(build_null_case())
+    return [of_release(r, label) for r in (null, control(), *passing())]
+
+
+def test_releases_that_each_have_their_guards_are_proven():
+    outcome = conclude([*guarded("0.26"), *guarded("0.28")])
+    assert outcome.exit_code == ExitCode.PASS
+
+
+@pytest.mark.parametrize(("role", "word"), [("null", "no null case"), ("control", "planted fault")])
+def test_a_release_without_its_own_guard_is_not_trusted(role, word):
+    second = [r for r in guarded("0.28") if r.case.role != role]
+    outcome = conclude([*guarded("0.26"), *second])
+    assert outcome.exit_code == ExitCode.ERROR
+    assert f"{word} for vllm 0.28" in outcome.sentence
+
+
+def test_a_comparison_across_releases_needs_no_guard_in_both():
+    across = of_release(passing()[0], "0.28")
+    across = replace(
+        across, case=replace(across.case, baseline=replace(across.case.baseline, release="0.26"))
+    )
+    assert conclude([*guarded("0.26"), across]).exit_code == ExitCode.PASS
+
+
+def test_releases_compared_without_offload_are_something_proven():
+    null = of_release(judged(build_null_case()), "0.28")
+    case = build_case(NONE, role="release")
+    pair = of_release(build_result(case), "0.28")
+    pair = replace(
+        pair, case=replace(pair.case, baseline=replace(pair.case.baseline, release="0.26"))
+    )
+    assert conclude([null, pair]).exit_code == ExitCode.PASS
+
+
+def changed(results, role, **fields):
+    return [replace(r, **fields) if r.case.role == role else r for r in results]
+
+
+def missing(label):
+    """A release whose interpreter is not there: every run of it is an ERROR."""
+    return [replace(r, verdict=Verdict.ERROR, findings=()) for r in guarded(label)]
+
+
+def test_an_inexact_null_run_downgrades_its_own_release_only():
+    bad = changed(guarded("0.28"), "null", verdict=Verdict.FAIL)
+    outcome = conclude([*guarded("0.26"), *bad])
+    assert (outcome.downgraded, outcome.not_exact) == (True, ("vllm 0.28",))
+    assert outcome.exit_code == ExitCode.ERROR
+    assert outcome.sentence.startswith("The null case of vllm 0.28 is not exact (")
+    assert "so no EXACT verdict of vllm 0.28 holds" in outcome.sentence
+    of = {r.case.target.release: r.case for r in [*guarded("0.26"), *bad] if r.counts}
+    assert [True, False] == [outcome.downgrades(of[label]) for label in ("0.28", "0.26")]
+
+
+def test_a_missing_release_downgrades_none():
+    outcome = conclude([*guarded("0.26"), *missing("0.28")])
+    assert outcome.exit_code == ExitCode.ERROR
+    assert (outcome.downgraded, outcome.not_exact) == (False, ())
+    assert "A control of vllm 0.28 did not run" in outcome.sentence
+
+
+def test_a_null_run_that_broke_beside_judged_cells_downgrades_them():
+    bad = changed(guarded("0.28"), "null", verdict=Verdict.ERROR)
+    assert conclude([*guarded("0.26"), *bad]).not_exact == ("vllm 0.28",)
+
+
+def test_a_comparison_across_releases_is_downgraded_with_either():
+    bad = changed(guarded("0.26"), "null", verdict=Verdict.FAIL)
+    outcome = conclude([*bad, *guarded("0.28")])
+    across = of_release(passing()[0], "0.28").case
+    across = replace(across, baseline=replace(across.baseline, release="0.26"))
+    assert outcome.downgrades(across)
+    assert not outcome.downgrades(replace(across, tier=Tier.LOGPROB))
+
+
+def test_engines_are_told_apart_as_releases_are():
+    reference = [judged(build_null_case()), control(), *passing()]
+    bad = changed(reference, "null", verdict=Verdict.FAIL)
+    assert conclude([*bad, *guarded("0.28")]).not_exact == ("reference",)
+
+
+def test_a_session_of_one_release_names_none():
+    bad = changed(guarded("0.28"), "null", verdict=Verdict.FAIL)
+    outcome = conclude(bad)
+    assert (outcome.downgraded, outcome.not_exact) == (True, ())
+    assert outcome.sentence.startswith("The null case is not exact (")
+    assert all(outcome.downgrades(r.case) for r in bad)

@@ -1,3 +1,4 @@
+import sys
 from dataclasses import replace
 
 import pytest
@@ -97,3 +98,42 @@ def test_a_log_tail_is_short_and_holds_no_secret(tmp_path):
 def test_unknown_signals_and_plain_codes_are_described():
     assert describe_exit(-63) == "killed by signal 63"
     assert describe_exit(3) == "exit code 3"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        ("ModuleNotFoundError in import: No module named 'reference'", "is not installed in "),
+        ("ModuleNotFoundError in load: No module named 'torch._C'", "is not installed in "),
+        ("ModuleNotFoundError in import: No module named 'zmq.sub'", "lacks a package in "),
+        ("ImportError in import: libcudart.so: no such file", "cannot be imported in "),
+    ],
+)
+def test_an_engine_that_cannot_be_imported_is_named_with_its_interpreter(tmp_path, error, expected):
+    write_run(tmp_path, ok_run(status=RunStatus.CRASH, error=error))
+
+    text = conclude(tmp_path).error
+
+    assert text.startswith(
+        f"engine 'reference' {expected}{sys.executable}: {error.split(': ', 1)[1]}; "
+    )
+    assert text.endswith("or name another interpreter with --python")
+
+
+@pytest.mark.parametrize(
+    "error",
+    ["RuntimeError in load: no", "ModuleNotFoundError in import: No module named 'harness.x'"],
+)
+def test_every_other_error_is_left_as_the_child_wrote_it(tmp_path, error):
+    write_run(tmp_path, ok_run(status=RunStatus.CRASH, error=error))
+
+    assert error == conclude(tmp_path).error
+
+
+def test_a_child_that_could_not_even_import_is_told_from_its_log(tmp_path):
+    (tmp_path / LOG_FILE).write_text("Traceback\nModuleNotFoundError: No module named 'numpy'\n")
+
+    text = conclude(tmp_path, returncode=1).error
+
+    assert "engine 'reference' lacks a package in" in text
+    assert "install numpy there" in text

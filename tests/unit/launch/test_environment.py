@@ -1,7 +1,13 @@
 import pytest
 
 from harness.core import OffloadConfig, Setting
-from harness.launch.environment import INHERITED, can_fork_warm, child_environment
+from harness.launch.environment import (
+    INHERITED,
+    WarmKey,
+    can_fork_warm,
+    child_environment,
+    warm_key,
+)
 
 OWN = {
     "OMP_NUM_THREADS",
@@ -76,12 +82,51 @@ def test_threads_are_pinned():
     [
         ({}, True),
         ({"env": {"HARNESS_X": "1"}}, True),
-        ({"env": {"OPENBLAS_CORETYPE": "Haswell"}}, False),
-        ({"env": {"HF_HOME": None}}, False),
-        ({"python": "/usr/bin/python3"}, False),
-        ({"engine_args": {"device": "cuda"}}, False),
+        ({"env": {"OPENBLAS_CORETYPE": "Haswell"}}, True),
+        ({"env": {"HF_HOME": None}}, True),
+        ({"engine": "vllm", "python": "/usr/bin/python3"}, True),
         ({"engine_args": {"device": "simulated"}}, True),
+        ({"engine_args": {"device": "cuda"}}, False),
+        ({"engine": "vllm", "server": True}, False),
     ],
 )
 def test_only_what_a_fork_can_honour_is_forked(fields, expected):
     assert can_fork_warm(Setting(**fields)) is expected
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"engine": "vllm"},
+        {"python": "/usr/bin/python3"},
+        {"env": {"OPENBLAS_CORETYPE": "Haswell"}},
+        {"env": {"OPENBLAS_CORETYPE": "Haswell", "HF_HOME": None}},
+        {"env": {"HF_HOME": None}},
+    ],
+)
+def test_what_is_read_while_a_library_loads_has_a_warm_parent_of_its_own(fields):
+    assert warm_key(Setting()) == WarmKey("reference", None, ())
+    assert warm_key(Setting(**fields)) != warm_key(Setting())
+
+
+def test_early_variables_are_told_apart_in_any_order():
+    env = {"B": "2", "A": "1"}
+
+    assert WarmKey("vllm", None, (("A", "1"), ("B", "2"))) == warm_key(
+        Setting(engine="vllm", env=env)
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"runner": "v2"},
+        {"offload": OffloadConfig(cpu_offload_gb=1)},
+        {"multiprocessing": True},
+        {"env": {"HARNESS_X": "1", "VLLM_LOGGING_LEVEL": "INFO"}},
+        {"release": "0.28.0"},
+        {"faults": ("no-wait-for-copy",)},
+    ],
+)
+def test_what_is_read_when_an_engine_starts_shares_one_warm_parent(fields):
+    assert warm_key(Setting(engine="vllm", **fields)) == warm_key(Setting(engine="vllm"))

@@ -12,7 +12,7 @@ import pytest
 
 from harness.core import LaunchError, RunStatus, Setting, Step
 from harness.core.runfiles import RUN_FILE, read_run
-from harness.launch import Launcher, child_environment
+from harness.launch import Launcher, child_environment, warm
 from harness.launch import launcher as launcher_module
 from harness.launch.process import ColdChild, wait_for_exit
 from harness.launch.request import LOG_FILE, LaunchRequest, read_request, write_request
@@ -31,6 +31,11 @@ def wait_until_active(launcher, num=1):
     with launcher._changed:
         assert launcher._changed.wait_for(lambda: len(launcher._active) == num, 60)
         return list(launcher._active.values())
+
+
+def only_parent(launcher):
+    (parent,) = launcher._warm.values()
+    return parent
 
 
 def is_gone(pid):
@@ -160,7 +165,7 @@ def test_a_process_left_behind_is_ended_with_its_run(make_launcher, cold):
     assert is_gone(int(line.removeprefix("orphan=")))
 
 
-def test_a_forked_child_has_nothing_of_the_warm_parents_environment(tmp_path):
+def test_a_forked_child_has_nothing_of_the_warm_parents_environment_but_its_path(tmp_path):
     env = {**child_environment(Setting()), "PYTHONPATH": os.pathsep.join(sys.path)}
     key = build_key({"report_env": True})
     write_request(
@@ -174,13 +179,56 @@ def test_a_forked_child_has_nothing_of_the_warm_parents_environment(tmp_path):
             warm=True,
         ),
     )
-    parent = WarmParent("fake", {**env, "VLLM_STALE": "1"}, tmp_path / "warm.log")
+    parent = WarmParent(sys.executable, "fake", {**env, "VLLM_STALE": "1"}, tmp_path / "warm.log")
     try:
-        assert parent.fork(tmp_path, env).wait(60) == 0
+        assert parent.fork(tmp_path, {**env, "PYTHONPATH": "/elsewhere"}).wait(60) == 0
     finally:
         parent.close()
 
     assert read_run(tmp_path).probe.env == env
+
+
+WRAPPER = """\
+#!/bin/sh
+echo "loading what the engine needs"
+PYTHONPATH="$PYTHONPATH:/added/by/wrapper" exec {python} "$@"
+"""
+
+
+def write_wrapper(folder):
+    """An interpreter behind a script, as environment modules and containers have them."""
+    path = folder / "python-wrapper"
+    path.write_text(WRAPPER.format(python=sys.executable))
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_child_keeps_what_its_interpreters_wrapper_adds(make_launcher, tmp_path):
+    python = write_wrapper(tmp_path)
+
+    run = make_launcher().launch(build_key({"report_env": True}, python=python))
+
+    assert (run.status, run.warm) == (RunStatus.OK, True)
+    assert run.probe.env["PYTHONPATH"].endswith(":/added/by/wrapper")
+
+
+def test_a_forked_child_closes_what_its_parent_had_open_but_a_gpu_drivers_files(monkeypatch):
+    opened = {3: "/tmp/log", 4: "/dev/nvidia0", 5: "/dev/nvidiactl", 6: "pipe:[1]", 7: None, 2: "x"}
+    closed = []
+
+    def read_link(path):
+        name = opened[int(path.rsplit("/", 1)[1])]
+        if name is None:
+            raise FileNotFoundError(path)
+        return name
+
+    with monkeypatch.context() as patched:
+        patched.setattr(warm.os, "listdir", lambda _: [str(fd) for fd in opened])
+        patched.setattr(warm.os, "readlink", read_link)
+        patched.setattr(warm.os, "close", closed.append)
+        warm.close_files()
+
+    assert [3, 6] == closed
 
 
 def test_ctrl_c_in_the_launching_thread_leaves_no_child_behind(make_launcher, monkeypatch):
@@ -203,7 +251,7 @@ def test_ctrl_c_in_the_launching_thread_leaves_no_child_behind(make_launcher, mo
 def test_leaving_the_launcher_ends_the_warm_parent(tmp_path):
     with Launcher(tmp_path, jobs=1) as launcher:
         launcher.launch(build_key())
-        parent = launcher._warm["fake"]
+        parent = only_parent(launcher)
 
     assert is_gone(parent.pid)
 
@@ -213,14 +261,14 @@ def test_one_warm_parent_serves_all_launches(make_launcher):
     runs = [launcher.launch(build_key(runner=r)) for r in ("v1", "v2")]
 
     assert [run.warm for run in runs] == [True, True]
-    assert list(launcher._warm) == ["fake"]
+    assert 1 == len(launcher._warm)
     assert len({run.probe.process_id for run in runs}) == 2
 
 
 def test_without_its_warm_parent_launches_go_on_cold_and_say_so(make_launcher, caplog):
     launcher = make_launcher()
     launcher.launch(build_key(runner="v1"))
-    os.kill(launcher._warm["fake"].pid, signal.SIGKILL)
+    os.kill(only_parent(launcher).pid, signal.SIGKILL)
     key = build_key(runner="v2")
 
     with caplog.at_level(logging.WARNING, "harness.launch"):
@@ -238,7 +286,7 @@ def test_a_child_whose_warm_parent_dies_is_ended_and_launched_again(make_launche
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(launcher.launch, key)
         (child,) = wait_until_active(launcher)
-        os.kill(launcher._warm["fake"].pid, signal.SIGKILL)
+        os.kill(only_parent(launcher).pid, signal.SIGKILL)
         run = future.result(60)
 
     assert (run.status, run.warm) == (RunStatus.HANG, False)
@@ -299,21 +347,54 @@ def test_no_more_than_jobs_run_at_once(make_launcher):
     assert statuses == {RunStatus.INTERRUPTED}
 
 
-def test_another_interpreter_sees_harness_and_nothing_else_of_ours(make_launcher, tmp_path):
+@BOTH_WAYS
+def test_another_interpreter_sees_harness_and_nothing_else_of_ours(make_launcher, tmp_path, cold):
     venv.create(tmp_path / "other", with_pip=False)
     python = str(tmp_path / "other" / "bin" / "python")
-    launcher = make_launcher()
+    launcher = make_launcher(cold=cold)
 
     run = launcher.launch(build_key({"report_env": True}, python=python))
 
-    assert (run.status, run.warm) == (RunStatus.OK, False)
+    assert (run.status, run.warm) == (RunStatus.OK, not cold)
     (root,) = run.probe.env["PYTHONPATH"].split(os.pathsep)
-    assert os.listdir(root) == ["harness"]
+    assert {"harness", "offload_harness_inside-0.dist-info"} == set(os.listdir(root))
 
 
-def test_a_missing_interpreter_is_one_line(make_launcher):
-    with pytest.raises(LaunchError, match="python='/no/such/python' cannot be started"):
-        make_launcher().launch(build_key(python="/no/such/python"))
+def test_interpreters_and_early_variables_have_warm_parents_of_their_own(make_launcher, tmp_path):
+    venv.create(tmp_path / "other", with_pip=False)
+    other = str(tmp_path / "other" / "bin" / "python")
+    settings = [{}, {"python": other}, {"env": {"OPENBLAS_CORETYPE": "Haswell"}}]
+    launcher = make_launcher()
+
+    runs = [
+        launcher.launch(build_key({"report_env": True}, runner=runner, **fields))
+        for fields in settings
+        for runner in ("v1", "v2")
+    ]
+
+    assert [(RunStatus.OK, True)] * 6 == [(run.status, run.warm) for run in runs]
+    assert ["fake"] * 3 == [key.engine for key in launcher._warm]
+    assert 3 == len({parent.pid for parent in launcher._warm.values()})
+    assert ["Haswell"] * 2 == [run.probe.env["OPENBLAS_CORETYPE"] for run in runs[4:]]
+
+
+def test_one_warm_parent_that_dies_leaves_the_others_be(make_launcher):
+    launcher = make_launcher()
+    other = {"env": {"OPENBLAS_CORETYPE": "Haswell"}}
+    launcher.launch(build_key(runner="v1"))
+    launcher.launch(build_key(runner="v1", **other))
+    os.kill(next(iter(launcher._warm.values())).pid, signal.SIGKILL)
+
+    assert not launcher.launch(build_key(runner="v2")).warm
+    assert launcher.launch(build_key(runner="v2", **other)).warm
+
+
+def test_a_missing_interpreter_is_a_run_that_says_so_in_one_line(make_launcher):
+    run = make_launcher().launch(build_key(python="/no/such/python", release="0.28"))
+
+    assert RunStatus.CRASH is run.status
+    assert "engine 'fake' of release '0.28': python='/no/such/python' cannot be" in run.error
+    assert (run.error.count("\n"), run.log_tail[-1]) == (0, f"harness: {run.error}")
 
 
 def test_jobs_below_one_are_refused(tmp_path):

@@ -6,7 +6,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from harness.core import ModelSpec, OffloadConfig, Setting, Tier, Workload
-from harness.plan import build_pair, build_plan, expect
+from harness.plan import build_pair, build_plan, expect, release_pairs, sort_out
 from harness.plan.build import CONTROL_FAULT
 from tests.strategies import offload_configs, runners
 
@@ -155,6 +155,15 @@ def test_every_workload_gets_its_own_cases_and_one_control_guards_all(make_workl
     assert [8, 8, 4, 4] == layers
 
 
+@pytest.mark.parametrize("server", [True, False])
+def test_axes_tell_a_server_apart(make_workload, server):
+    target = replace(RING2, engine="vllm", server=server)
+
+    case = build_pair(target.baseline(), target, make_workload()).case
+
+    assert {"server": "on" if server else "off"}.items() <= case.axes.items()
+
+
 def test_axes_name_what_the_target_asks_for(make_workload):
     offload = OffloadConfig(offload_group_size=2, pin_memory=False, uva=False)
 
@@ -163,7 +172,7 @@ def test_axes_name_what_the_target_asks_for(make_workload):
     assert {
         "model": "tiny-llama", "runner": "v2", "backend": "prefetch",
         "offload": "prefetch-g2n1s1-uva0-pin0", "pin": "off", "uva": "off",
-        "multiprocessing": "off", "eager": "on", "engine": "reference",
+        "multiprocessing": "off", "server": "off", "eager": "on", "engine": "reference",
     } == case.axes  # fmt: skip
 
 
@@ -265,3 +274,129 @@ def test_the_control_must_fail_by_every_judge_that_can_see_wrong_weights(
     plan = build_plan([replace(UVA1, instruments=instruments)], [make_workload()])
     wanted = {p.case.role: p.case.must_fail for p in plan.cases}
     assert {"null": (), "control": judges, "case": ()} == wanted
+
+
+def of_releases(*labels, settings=(UVA1, UVA2), engine="vllm"):
+    """The settings under an interpreter of each release."""
+    return [
+        replace(s, engine=engine, release=label, python=f"/{label}/bin/python")
+        for label in labels
+        for s in settings
+    ]
+
+
+def ends(planned, *, of=lambda setting: setting.release):
+    return [(of(p.case.baseline), of(p.case.target)) for p in planned]
+
+
+def only(plan, role):
+    return [p for p in plan.cases if p.case.role == role]
+
+
+def test_each_release_is_held_against_the_one_before_it_by_log_probabilities(make_workload):
+    plan = build_plan(of_releases("0.9", "0.28", "0.3"), [make_workload()])
+
+    pairs = only(plan, "release")
+    assert [("0.9", "0.28"), ("0.28", "0.3")] * 2 == ends(pairs)
+    assert [("v1", "v1")] * 2 + [("v2", "v2")] * 2 == ends(pairs, of=lambda s: s.runner)
+    assert {Tier.LOGPROB} == {p.case.tier for p in pairs}
+    assert {("python", "release")} == {p.case.baseline.differing_axes(p.case.target) for p in pairs}
+    assert all(p.case.baseline.is_baseline and p.case.target.is_baseline for p in pairs)
+    assert "tiny-llama/release-v1-none-eager@vllm-0.28" == pairs[0].case.anchor
+    assert pairs[0].case.case_id.startswith("release-tiny-llama/short/")
+
+
+def test_no_pair_within_a_release_differs_in_release(make_workload):
+    plan = build_plan(of_releases("0.26", "0.28"), [make_workload()])
+
+    within = [p for p in plan.cases if p.case.role != "release"]
+    assert all(a == b for a, b in ends(within))
+    assert all(a == b for a, b in ends(within, of=lambda s: s.python))
+
+
+def test_guards_come_once_for_each_release(make_workload):
+    plan = build_plan(of_releases("0.26", "0.28", "0.32"), [make_workload()])
+
+    assert ["0.26", "0.28", "0.32"] == [p.case.target.release for p in only(plan, "runner")]
+    assert ["0.26", "0.28", "0.32"] == [p.case.target.release for p in only(plan, "control")]
+    assert 6 == len(only(plan, "null"))
+
+
+def test_a_pair_across_releases_never_shares_a_run_or_its_process(make_workload):
+    plan = build_plan(of_releases("0.26", "0.28"), [make_workload()])
+
+    for planned in only(plan, "release"):
+        assert planned.baseline_key.key != planned.target_key.key
+        assert planned.baseline_key.setting.python != planned.target_key.setting.python
+    places = {}
+    for key in plan.runs:
+        places.setdefault(key.key, set()).add((key.setting.release, key.setting.python))
+    assert all(1 == len(found) for found in places.values())
+
+
+def test_only_baselines_of_one_kind_are_held_against_each_other(make_workload):
+    modes = [UVA1, UVA1_MP, replace(UVA1, enforce_eager=False)]
+    settings = of_releases("0.26", settings=modes) + of_releases("0.28", settings=modes[1:])
+
+    pairs = release_pairs(settings, [make_workload()])
+
+    kinds = ends(pairs, of=lambda s: (s.multiprocessing, s.enforce_eager))
+    assert [((True, True),) * 2, ((False, False),) * 2] == kinds
+
+
+def test_a_release_without_the_kind_is_passed_over(make_workload):
+    settings = [
+        *of_releases("0.26", settings=[UVA1, UVA2]),
+        *of_releases("0.28", settings=[UVA2]),
+        *of_releases("0.32", settings=[UVA1, UVA2]),
+    ]
+
+    assert [("0.26", "0.32"), ("0.26", "0.28"), ("0.28", "0.32")] == ends(
+        release_pairs(settings, [make_workload()])
+    )
+
+
+def test_releases_of_two_engines_are_not_mixed(make_workload):
+    settings = of_releases("1") + of_releases("2", engine="vllm-cpu-emulation")
+
+    assert [] == release_pairs(settings, [make_workload()])
+
+
+def test_interpreters_without_a_label_are_releases_too(make_workload):
+    settings = [replace(UVA1, engine="vllm", python=p) for p in ("/a/python", "/b/python")]
+
+    assert [("/a/python", "/b/python")] == ends(
+        release_pairs(settings, [make_workload()]), of=lambda s: s.python
+    )
+
+
+def test_one_label_under_two_interpreters_makes_no_pair(make_workload):
+    twice = [replace(UVA1, engine="vllm", release="1", python=p) for p in ("/a", "/b")]
+
+    assert [] == release_pairs(twice, [make_workload()])
+
+
+def test_release_pairs_come_with_several_releases_only(make_workload):
+    one = build_plan(of_releases("0.26"), [make_workload()])
+    assert [] == only(one, "release")
+    both = of_releases("0.26", "0.28")
+    assert only(build_plan(both, [make_workload()]), "release") == release_pairs(
+        both, [make_workload()]
+    )
+
+
+def test_release_is_an_axis_where_there_is_one(make_workload):
+    (setting,) = of_releases("0.26", settings=[UVA1])
+
+    assert "0.26" == build_pair(setting.baseline(), setting, make_workload()).case.axes["release"]
+
+
+def test_release_pair_that_the_engine_rules_out_is_set_apart(make_workload):
+    pairs = release_pairs(of_releases("0.26", "0.28"), [make_workload()])
+
+    plan = sort_out(pairs, {"runners": ["v2"]})
+
+    assert (["v2"], ["v1"]) == (
+        [p.case.target.runner for p in plan.cases],
+        [s.case.target.runner for s in plan.unsupported],
+    )

@@ -214,14 +214,14 @@ def conclude_sample(results):
 
 
 MIXED = {
-    ("v2", prefetch(2, 1, 3)): "FAIL",
-    ("v2", prefetch(4, 2, 2)): "LATE",
-    ("v2", uva(1)): "VACUOUS",
-    ("v2", uva(1, "down_proj")): "VACUOUS",
-    ("v2", prefetch(2, 1, 1)): "VACUOUS",
-    ("v1", uva(1, pin=False)): "UNSUPPORTED",
-    ("v2", uva(1, pin=False)): "UNSUPPORTED",
-    ("v1", prefetch(8, 8, 1)): "ERROR",
+    ("v2", prefetch(2, 1, 3).offload_id): "FAIL",
+    ("v2", prefetch(4, 2, 2).offload_id): "LATE",
+    ("v2", uva(1).offload_id): "VACUOUS",
+    ("v2", uva(1, "down_proj").offload_id): "VACUOUS",
+    ("v2", prefetch(2, 1, 1).offload_id): "VACUOUS",
+    ("v1", uva(1, pin=False).offload_id): "UNSUPPORTED",
+    ("v2", uva(1, pin=False).offload_id): "UNSUPPORTED",
+    ("v1", prefetch(8, 8, 1).offload_id): "ERROR",
 }
 
 
@@ -234,7 +234,7 @@ def build_sample(*, mixed=True, models=("tiny-llama", "random-llama-16"), offloa
             null = Setting(runner=runner)
             results.append(_cell(workload, null, "PASS", runs, role="null"))
             for offload in offloads:
-                kind = MIXED.get((runner, offload), "PASS") if mixed else "PASS"
+                kind = MIXED.get((runner, offload.offload_id), "PASS") if mixed else "PASS"
                 results.append(_cell(workload, Setting(runner=runner, offload=offload), kind, runs))
         faulty = Setting(runner="v2", offload=prefetch(2, 1, 1), faults=("missing-copy-wait",))
         results.append(_cell(workload, faulty, "FAIL", runs, role="control"))
@@ -251,3 +251,65 @@ def find_early(sample):
     return next(
         r for r in sample.results if r.verdict is Verdict.FAIL and "3 of 8" in r.lead.summary
     )
+
+
+RELEASES = ("0.26.0", "0.28.0", "0.32.0")
+CHANGED = {
+    "0.26.0": {"max_num_seqs": 256, "async_scheduling": None, "attention": {"backend": "FA2"}},
+    "0.28.0": {"max_num_seqs": 256, "async_scheduling": False, "attention": {"backend": "FA3"}},
+    "0.32.0": {"max_num_seqs": 1024, "attention": {"backend": "FA3"}, "offload_pin": True},
+}
+"""Effective configuration of each release that the report must tell apart."""
+
+
+def release_kind(release, runner, offload):
+    """V2 ignores offload in the first two releases; a slot bug is in the second."""
+    backend = offload.resolved_backend
+    if backend == "prefetch" and offload.offload_prefetch_step == 3 and release == RELEASES[1]:
+        return "FAIL"
+    if not offload.pin_memory and release == RELEASES[0]:
+        return "UNSUPPORTED"
+    return "VACUOUS" if runner == "v2" and release in RELEASES[:2] else "PASS"
+
+
+def build_releases(*, engine="vllm", releases=RELEASES, modes=(True,), not_observed=()):
+    """A session of one engine in several releases, V1 and V2."""
+    offloads = (uva(1), prefetch(2, 1, 1), prefetch(2, 1, 1, pin=False), prefetch(2, 1, 3))
+    workload = make_workload(make_model("random-llama-16", 16))
+    runs, results = {}, []
+    for release in releases:
+        place = {"engine": engine, "release": release, "python": f"/opt/{release}/bin/python"}
+        for runner in ("v1", "v2"):
+            for eager in modes:
+                base = Setting(runner=runner, enforce_eager=eager, **place)
+                results.append(_cell(workload, base, "PASS", runs, role="null"))
+                for offload in offloads:
+                    kind = release_kind(release, runner, offload)
+                    target = replace(base, offload=offload)
+                    results.append(_cell(workload, target, kind, runs))
+        faulty = Setting(runner="v1", offload=uva(1), faults=("host-copy-damaged",), **place)
+        results.append(_cell(workload, faulty, "FAIL", runs, role="control"))
+        if release != releases[0]:
+            result = _cell(workload, Setting(runner="v1", **place), "PASS", runs, role="release")
+            before = releases[releases.index(release) - 1]
+            old = replace(result.case.target, release=before, python=f"/opt/{before}/bin/python")
+            results.append(replace(result, case=replace(result.case, baseline=old)))
+    runs = {name: _of_release(run, not_observed) for name, run in runs.items()}
+    manifest = {"session_id": results[0].session_id, "started_at": results[0].started_at}
+    return Sample(tuple(results), runs, conclude_sample(results), manifest)
+
+
+def _of_release(run, not_observed):
+    release = run.setting.release
+    host = replace(run.host, python="3.12.4", torch="2.11.0", device="cuda")
+    if run.probe is None:
+        return replace(run, host=host)
+    config = {**run.probe.effective_config, **CHANGED.get(release, {})}
+    probe = replace(
+        run.probe,
+        engine_version=release,
+        effective_config=config,
+        env={"VLLM_USE_V2_MODEL_RUNNER": run.setting.runner == "v2"},
+        not_observed=tuple(not_observed),
+    )
+    return replace(run, host=host, probe=probe)

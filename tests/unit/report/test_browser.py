@@ -11,7 +11,7 @@ import pytest
 from harness.report import render_html
 
 from .sample_runs import prefetch, uva
-from .sample_session import build_sample
+from .sample_session import build_releases, build_sample
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -169,6 +169,33 @@ def test_theme_button_goes_round(tmp_path, html):
 def test_page_never_scrolls_sideways(tmp_path, html, width):
     seen = drive(tmp_path, html, width=width)[0]
     assert seen["wide"] <= seen["room"]
+
+
+@pytest.fixture(scope="module")
+def releases():
+    return render_html(*build_releases(modes=(True, False)).args)
+
+
+@pytest.mark.parametrize("width", [500, 700, 1100, 1400])
+def test_page_of_several_releases_never_scrolls_sideways(tmp_path, releases, width):
+    seen = drive(tmp_path, releases, width=width)[0]
+    assert seen["wide"] <= seen["room"]
+
+
+def test_chip_of_the_release_grid_opens_its_cell_and_filters_hold(tmp_path, releases):
+    steps = """
+  document.querySelector(".releases a.cell.VACUOUS").click(); await note();
+  press("ArrowRight"); await note();
+  document.querySelector(".pill.FAIL").click(); await note();
+  document.querySelector("select[name=release]").value = "0.32.0";
+  document.querySelector("#filters").elements.release.dispatchEvent(
+    new Event("change", {bubbles: true})); await note();
+"""
+    start, chip, _, fail, none = drive(tmp_path, releases, steps=steps)
+    name = "random-llama-16/v2-uva-gb1-pin1-eager@vllm-0.26.0"
+    assert chip["open"] == [name]
+    assert chip["hash"] == f"#case={name}"
+    assert (start["on"], fail["on"], none["on"]) == (50, 4, 0)
 
 
 def test_script_runs_under_the_policy_it_carries(tmp_path, html):

@@ -79,6 +79,14 @@ def test_downgraded_verdicts_are_a_property_of_the_session(mixed, downgraded):
     found = ET.fromstring(render_junit(mixed.results, {}, outcome, {}))
     properties = {p.get("name"): p.get("value") for p in found[0].find("properties")}
     assert properties["downgraded"] == str(downgraded).lower()
+    assert "not_exact" not in properties
+
+
+def test_releases_whose_null_run_is_not_exact_are_a_property_of_the_session(mixed):
+    outcome = replace(mixed.outcome, downgraded=True, not_exact=("vllm 0.28", "reference"))
+    found = ET.fromstring(render_junit(mixed.results, {}, outcome, {}))
+    properties = {p.get("name"): p.get("value") for p in found[0].find("properties")}
+    assert properties["not_exact"] == "vllm 0.28, reference"
 
 
 def test_a_control_that_passed_is_a_failure(mixed):

@@ -7,8 +7,9 @@ import pytest
 
 from harness.core import Finding, RunStatus, Setting, Verdict
 from harness.report import build_view
-from harness.report.cell import lead_sentence, offload_label, view_cell
+from harness.report.cell import lead_sentence, view_cell
 from harness.report.effect import show_value, view_effect
+from harness.report.labels import offload_label
 from harness.report.memory import view_memory
 from harness.report.paired import view_paired
 from harness.report.placement import view_placement
@@ -71,6 +72,13 @@ def test_downgraded_verdicts_are_called_so_in_the_head_and_on_the_pills(mixed):
     assert dict(shown.facts)["note"] == text
     assert all(text in pill.meaning for pill in shown.pills)
     assert "note" not in dict(build_view([], {}, mixed.outcome, {}).facts)
+
+
+def test_of_several_releases_only_the_downgraded_ones_are_named(mixed):
+    bad = replace(mixed.outcome, downgraded=True, not_exact=("vllm 0.26", "vllm 0.28"))
+    shown = build_view([], {}, bad, {})
+    text = "EXACT verdicts of vllm 0.26, vllm 0.28 are downgraded: null runs not exact"
+    assert dict(shown.facts)["note"] == text
 
 
 def test_an_inexact_null_run_shows_in_the_header(mixed):

@@ -236,3 +236,18 @@ def test_forced_runner_agrees_with_an_environment_that_says_the_same_or_nothing(
 def test_forced_runner_must_be_known():
     with pytest.raises(SettingError, match="force_runner='v3' must be 'v1' or 'v2'"):
         parse_engine_args([], force_runner="v3")
+
+
+@pytest.mark.parametrize("text", ["cpu", '["cpu"]', '{"": 0}', ""])
+def test_a_device_map_is_a_json_object_of_texts(text):
+    args = ["--offload-backend", "device_map", "--device-map", text]
+
+    with pytest.raises(UsageError, match=r"--device-map=.* must be a JSON object of texts"):
+        parse_engine_args(args, engine="accelerate")
+
+
+@pytest.mark.parametrize(
+    ("engine", "is_eager"), [("vllm", False), ("vllm-cpu-emulation", False), ("accelerate", True)]
+)
+def test_graphs_are_asked_for_where_the_engine_has_them_by_default(engine, is_eager):
+    assert is_eager is parse_engine_args([], engine=engine).enforce_eager

@@ -1,0 +1,1 @@
+"""Triton's back end "cpu": there to be found; it compiles nothing."""

@@ -1,0 +1,132 @@
+"""Taps: what vLLM's prefetch offloader copies, waits for and reads, led through the device.
+
+Put in place before an engine is built, in each of its processes. The refill note is always there;
+the rest only where a recorder, poison or a delay was asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from harness.engines.base import InternalMovedError
+
+from .device import LiveDevice, plain_copy
+from .modules import VllmModules
+
+REFILLS: dict[int, list[int]] = {}
+"""Index of an offloaded module -> indices whose copy was started after it ran, as seen."""
+_last: list[int] = []
+
+
+def note_refills(modules: VllmModules) -> None:
+    """Note whose copy is started after which module ran."""
+    owner: Any = modules.module("offloader.prefetch").PrefetchOffloader
+    wait, start = _method(owner, "_wait_for_layer"), _method(owner, "_start_prefetch")
+
+    def wait_for_layer(self: Any, layer_idx: int) -> Any:
+        _last[:] = [layer_idx]
+        return wait(self, layer_idx)
+
+    def start_prefetch(self: Any, layer_idx: int) -> Any:
+        if _last:
+            seen = REFILLS.setdefault(_last[0], [])
+            if layer_idx not in seen:
+                seen.append(layer_idx)
+        return start(self, layer_idx)
+
+    owner._wait_for_layer, owner._start_prefetch = wait_for_layer, start_prefetch
+
+
+def tap_copies(modules: VllmModules, device: LiveDevice) -> None:
+    """Lead each copy into a slot through the device: poison, delays and recorders sit there."""
+    owner: Any = modules.module("offloader.prefetch")._ModuleOffloader
+    plain = _method(owner, "start_onload_to_static")
+
+    def start_onload(self: Any) -> Any:
+        if device.name == "cuda":
+            device.stream_of(self.copy_stream.cuda_stream and self.copy_stream, name="copy")
+
+        def copy_(dst: torch.Tensor, src: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if not isinstance(src, torch.Tensor):
+                return plain_copy(dst, src, *args, **kwargs)
+            device.adopt(dst)
+            device.copy_async(dst, src, site=f"prefetch of module {_index_of(self)}")
+            return dst
+
+        tensor_class: Any = torch.Tensor
+        tensor_class.copy_ = copy_
+        try:
+            return plain(self)
+        finally:
+            tensor_class.copy_ = plain_copy
+
+    owner.start_onload_to_static = start_onload
+
+
+def tap_streams(device: LiveDevice) -> None:
+    """Tell the device of every event recorded and waited for, and of the host's own waits."""
+    event: Any = torch.cuda.Event
+    stream: Any = torch.cuda.Stream
+    cuda: Any = torch.cuda
+    _after(event, "record", lambda self, raw=None, *_: device.on_record(self, raw))
+    _after(event, "wait", lambda self, raw=None, *_: device.on_wait(self, raw))
+    _after(event, "synchronize", lambda self, *_: device.on_host_wait(self))
+    _after(stream, "synchronize", lambda self, *_: device.on_host_wait(device.stream_of(self)))
+    _after(cuda, "synchronize", lambda *_: device.on_host_wait(None))
+
+
+def watch_reads(model: nn.Module, device: LiveDevice) -> None:
+    """Before each module with parameters of its own computes, tell the device what it reads.
+
+    The output matrix is handed to the module that computes logits, and never called itself.
+    """
+    names = {id(module): name for name, module in model.named_modules()}
+
+    def tell(module: nn.Module, args: tuple[Any, ...]) -> None:
+        for each in (module, *args):
+            if isinstance(each, nn.Module) and each._parameters:
+                name = names.get(id(each), type(each).__name__)
+                device.read(_own_parameters(name, each), site=name)
+
+    for module in model.modules():
+        if module._parameters or type(module).__name__ == "LogitsProcessor":
+            module.register_forward_pre_hook(tell)
+
+
+def _own_parameters(name: str, module: nn.Module) -> list[torch.Tensor]:
+    """Where a module's parameters are now, each with its full name on it."""
+    tensors = []
+    for param_name, param in module._parameters.items():
+        if param is not None:
+            tensor = param.data
+            tensor.param_name = f"{name}.{param_name}"  # type: ignore[attr-defined]
+            tensors.append(tensor)
+    return tensors
+
+
+def _after(owner: Any, name: str, tell: Callable[..., None]) -> None:
+    plain = getattr(owner, name)
+
+    @functools.wraps(plain)
+    def tapped(*args: Any, **kwargs: Any) -> Any:
+        result = plain(*args, **kwargs)
+        tell(*args, *kwargs.values())
+        return result
+
+    setattr(owner, name, tapped)
+
+
+def _method(owner: Any, name: str) -> Callable[..., Any]:
+    if not hasattr(owner, name):
+        raise InternalMovedError(f"{owner.__name__}.{name}")
+    method: Callable[..., Any] = getattr(owner, name)
+    return method
+
+
+def _index_of(module_offloader: Any) -> str:
+    return str(getattr(module_offloader, "layer_idx", "?"))

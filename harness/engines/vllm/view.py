@@ -1,0 +1,260 @@
+"""Where things are inside a live vLLM worker: the only file that knows, for every release."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from harness.core import Json, MemoryTrace, Runner, Space
+from harness.core.setting import OWNED_ENV
+from harness.engines.base import EngineModules, InternalMovedError, OffloadedModule
+
+from . import emulation, taps
+from .device import live_device
+from .memory import read_memory
+from .modules import PATHS, VllmModules
+from .pointers import memory_space
+
+if TYPE_CHECKING:
+    from torch import nn
+
+CONFIGS = (
+    "model_config",
+    "cache_config",
+    "parallel_config",
+    "scheduler_config",
+    "load_config",
+    "offload_config",
+    "compilation_config",
+)
+MAX_WARNINGS = 20
+GRAPHS_HIDE = "in recorded graphs: order of copies and reads, weights at the moment of compute"
+NO_STREAMS = "copies are made at once here: no race can show"
+
+
+class VllmView:
+    """See `EngineView`."""
+
+    def __init__(self, worker: Any) -> None:
+        # A worker of vLLM may stand in a wrapper that passes its attributes on.
+        self.worker = worker
+        self.modules: EngineModules = VllmModules()
+
+    @property
+    def version(self) -> str:
+        """See `EngineView`."""
+        return str(self._read(importlib.import_module("vllm"), "__version__"))
+
+    @property
+    def runner(self) -> object:
+        """See `EngineView`."""
+        return self._read(self.worker, "model_runner")
+
+    @property
+    def runner_version(self) -> Runner | None:
+        """See `EngineView`; by the modules of the live class and its bases."""
+        found = {cls.__module__ for cls in type(self.runner).__mro__}
+        if PATHS["runner.v2"] in found:
+            return "v2"
+        return "v1" if PATHS["runner.v1"] in found else None
+
+    @property
+    def offloader(self) -> object:
+        """See `EngineView`."""
+        return self._read(self.modules.module("offloader"), "get_offloader")()
+
+    @property
+    def model(self) -> nn.Module:
+        """See `EngineView`."""
+        model: nn.Module = self._read(self.runner, "get_model")()
+        return model
+
+    @property
+    def effective_config(self) -> Mapping[str, Json]:
+        """See `EngineView`; the first of equal names wins, sub-configurations are flattened."""
+        config = self._read(self.worker, "vllm_config")
+        flat: dict[str, Json] = {}
+        for name in CONFIGS:
+            _flatten(self._read(config, name), flat)
+        return flat
+
+    @property
+    def env(self) -> Mapping[str, Json]:
+        """See `EngineView`."""
+        envs = importlib.import_module("vllm.envs")
+        return {name: getattr(envs, name, None) for name in OWNED_ENV}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """See `EngineView`; what vLLM logged as a warning in this process."""
+        return tuple(WARNINGS)
+
+    @property
+    def observers(self) -> Sequence[object]:
+        """See `EngineView`."""
+        device = live_device()
+        return () if device is None else device.observers
+
+    @property
+    def tensor_part(self) -> tuple[int, int]:
+        """See `EngineView`; tensor parallel ranks of one pipeline stage are neighbours."""
+        config = self._read(self._read(self.worker, "vllm_config"), "parallel_config")
+        size = int(self._read(config, "tensor_parallel_size"))
+        return int(self._read(self.worker, "rank")) % size, size
+
+    @property
+    def sees_compute(self) -> bool:
+        """See `EngineView`."""
+        config = self._read(self.worker, "vllm_config")
+        return bool(self._read(self._read(config, "model_config"), "enforce_eager"))
+
+    @property
+    def not_observed(self) -> Sequence[str]:
+        """See `EngineView`."""
+        found = [] if self.sees_compute else [GRAPHS_HIDE]
+        if self.device_name == "cpu" and emulation.is_on():
+            found.append(NO_STREAMS)
+        return found
+
+    @property
+    def device_name(self) -> str:
+        """See `EngineView`."""
+        return str(self._read(self.worker, "device").type)
+
+    @property
+    def reported_offloaded_bytes(self) -> int:
+        """See `EngineView`."""
+        offloader = self.offloader
+        names = {"UVAOffloader": "cpu_offload_bytes", "PrefetchOffloader": "total_offloaded_bytes"}
+        name = names.get(type(offloader).__name__)
+        return 0 if name is None else int(self._read(offloader, name))
+
+    def memory(self) -> MemoryTrace:
+        """See `EngineView`."""
+        return read_memory(self)
+
+    def space_of(self, tensor: torch.Tensor) -> Space:
+        """See `EngineView`; where the platform is a CPU, its memory is the device's."""
+        if self.device_name == "cpu":
+            return "host" if emulation.is_host(tensor) else "device"
+        return memory_space(tensor)
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """See `EngineView`."""
+        return self.space_of(tensor) == "pinned"
+
+    def is_host_view(self, param: torch.Tensor) -> bool:
+        """See `EngineView`."""
+        if self.device_name == "cpu":
+            return emulation.is_host(param.data) and bool(self._is_marked(param))
+        return param.is_cuda and self.space_of(param.data) != "device"
+
+    def host_copy(self, param: torch.Tensor) -> torch.Tensor | None:
+        """See `EngineView`; vLLM's views and its copies on forward hold it as their own data."""
+        return param.data if self.space_of(param.data) != "device" else None
+
+    def offloaded_modules(self) -> Sequence[OffloadedModule]:
+        """See `EngineView`."""
+        offloader = self.offloader
+        if type(offloader).__name__ != "PrefetchOffloader":
+            return ()
+        return tuple(
+            OffloadedModule(
+                module=self._read(item, "module"),
+                slot_idx=self._read(item, "_buffer_slot_idx"),
+                host_copies={
+                    name: self._read(each, "_cpu_storage")
+                    for name, each in self._read(item, "_param_offloaders").items()
+                },
+            )
+            for item in self._read(offloader, "module_offloaders")
+        )
+
+    def pool_slots(self) -> Sequence[Sequence[torch.Tensor]] | None:
+        """See `EngineView`."""
+        offloader = self.offloader
+        if type(offloader).__name__ != "PrefetchOffloader":
+            return None
+        pool = self._read(offloader, "buffer_pool")
+        if pool is None:
+            return None
+        rings = self._read(pool, "_buffers").values()
+        return [[ring[slot] for ring in rings] for slot in range(self._read(pool, "slot_capacity"))]
+
+    def refills(self) -> Mapping[int, Sequence[int]]:
+        """See `EngineView`; as seen, not as vLLM plans them."""
+        return {after: tuple(seen) for after, seen in taps.REFILLS.items()}
+
+    def layer_of(self, name: str) -> int | None:
+        """See `EngineView`."""
+        parts = name.split(".")
+        is_layer = len(parts) > 2 and parts[:2] == ["model", "layers"] and parts[2].isdigit()
+        return int(parts[2]) if is_layer else None
+
+    def watch_reads(self) -> None:
+        """See `EngineView`."""
+        device = live_device()
+        if device is not None and self.sees_compute:
+            taps.watch_reads(self.model, device)
+
+    def synchronize(self) -> None:
+        """See `EngineView`."""
+        if self.device_name == "cuda":
+            torch.cuda.synchronize()
+
+    def _is_marked(self, param: torch.Tensor) -> bool:
+        return bool(getattr(param, "_vllm_is_uva_offloaded", False))
+
+    def _read(self, owner: Any, name: str) -> Any:
+        try:
+            return getattr(owner, name)
+        except AttributeError:
+            kind = owner.__name__ if isinstance(owner, ModuleType) else type(owner).__name__
+            raise InternalMovedError(f"{kind}.{name}") from None
+
+
+WARNINGS: list[str] = []
+"""What vLLM logged as warnings in this process, each once."""
+
+
+class WarningNote(logging.Handler):
+    """Keeps vLLM's warnings."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one, if it is new."""
+        text = " ".join(record.getMessage().split())[:300]
+        if len(WARNINGS) < MAX_WARNINGS and text not in WARNINGS:
+            WARNINGS.append(text)
+
+
+def note_warnings() -> None:
+    """Keep what vLLM logs as warnings in this process from now on."""
+    logging.getLogger("vllm").addHandler(WarningNote(logging.WARNING))
+
+
+def _flatten(config: Any, flat: dict[str, Json]) -> None:
+    if not is_dataclass(config):
+        return
+    for field in fields(config):
+        value = getattr(config, field.name, None)
+        if is_dataclass(value):
+            _flatten(value, flat)
+        elif value is None or isinstance(value, bool | int | float | str | torch.dtype):
+            flat.setdefault(field.name, _plain(value))
+        elif isinstance(value, set | frozenset | list | tuple) and _is_plain(value):
+            ordered = sorted(value) if isinstance(value, set | frozenset) else value
+            flat.setdefault(field.name, list(ordered))
+
+
+def _is_plain(items: Iterable[Any]) -> bool:
+    return all(isinstance(item, int | float | str) for item in items)
+
+
+def _plain(value: Any) -> Json:
+    return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value

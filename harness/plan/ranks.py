@@ -1,0 +1,92 @@
+"""How vLLM spreads a model over workers: which rows, columns and layers each rank holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from harness.core import ModelSpec, Setting, SettingError
+
+if TYPE_CHECKING:
+    from .placement import ParamShape
+
+VOCAB_MULTIPLE = 64
+"""Rows of embeddings are padded to a multiple of this before they are split."""
+_BY_ROWS = ("qkv_proj", "gate_up_proj")
+_BY_COLUMNS = ("o_proj", "down_proj")
+_VOCAB = ("model.embed_tokens.weight", "lm_head.weight")
+
+
+def count_ranks(setting: Setting) -> int:
+    """Workers that a setting asks for: tensor times pipeline parallel."""
+    return _size(setting, "tensor_parallel_size") * _size(setting, "pipeline_parallel_size")
+
+
+def of_rank(
+    params: Sequence[ParamShape], model: ModelSpec, setting: Setting, rank: int
+) -> tuple[ParamShape, ...]:
+    """What one rank holds of a model's parameters, with their shapes there.
+
+    Args:
+        params: of the whole model.
+        model: for its number of layers and heads.
+        setting: `tensor_parallel_size` and `pipeline_parallel_size` in its engine arguments.
+        rank: of the worker; tensor parallel ranks of one pipeline stage are neighbours.
+
+    Raises:
+        SettingError: heads or rows cannot be split into equal parts.
+    """
+    num_tensor = _size(setting, "tensor_parallel_size")
+    num_stages = _size(setting, "pipeline_parallel_size")
+    stage = rank // num_tensor
+    held = [p for p in params if _stage_holds(p, model, stage, num_stages)]
+    return tuple(_split(param, num_tensor) for param in held)
+
+
+def stage_layers(num_layers: int, stage: int, num_stages: int) -> range:
+    """Decoder layers of one pipeline stage; what does not divide goes to the middle stages."""
+    sizes = [num_layers // num_stages] * num_stages
+    for back in range(2, num_layers % num_stages + 2):
+        sizes[-back] += 1
+    start = sum(sizes[:stage])
+    return range(start, start + sizes[stage])
+
+
+def _stage_holds(param: ParamShape, model: ModelSpec, stage: int, num_stages: int) -> bool:
+    if param.layer_idx is not None:
+        return param.layer_idx in stage_layers(model.num_layers, stage, num_stages)
+    is_tied = bool(model.config.get("tie_word_embeddings", False))
+    is_last = stage == num_stages - 1
+    if param.name == "model.embed_tokens.weight":
+        return stage == 0 or (is_tied and is_last)
+    return is_last
+
+
+def _split(param: ParamShape, num_parts: int) -> ParamShape:
+    if num_parts == 1 or len(param.shape) != 2:
+        return param
+    rows, columns = param.shape
+    segment = param.relative_name.split(".")[-2]
+    if param.name in _VOCAB:
+        padded = -(-rows // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+        return replace(param, shape=(_part(param, padded, num_parts), columns))
+    if segment in _BY_ROWS:
+        return replace(param, shape=(_part(param, rows, num_parts), columns))
+    if segment in _BY_COLUMNS:
+        return replace(param, shape=(rows, _part(param, columns, num_parts)))
+    return param
+
+
+def _part(param: ParamShape, whole: int, num_parts: int) -> int:
+    if whole % num_parts:
+        raise SettingError(
+            f"tensor_parallel_size={num_parts} does not divide {whole} of {param.name}: "
+            "there is no placement arithmetic for it"
+        )
+    return whole // num_parts
+
+
+def _size(setting: Setting, name: str) -> int:
+    size = setting.engine_args.get(name, 1)
+    return size if isinstance(size, int) and size > 0 else 1
