@@ -23,7 +23,7 @@ def cells(finished):
     found = {}
     for result in finished.record.results:
         target = result.case.target
-        extra = [*target.engine_args, *(n for n in target.env if n != "TRITON_INTERPRET")]
+        extra = [*target.engine_args, *(n for n in target.env if n.startswith("TRITON_B"))]
         backend = target.offload.resolved_backend
         found[" ".join([result.case.role, target.runner, backend, *extra])] = result
     return found

@@ -24,22 +24,24 @@ _last: list[int] = []
 
 
 def note_refills(modules: VllmModules) -> None:
-    """Note whose copy is started after which module ran."""
-    owner: Any = modules.module("offloader.prefetch").PrefetchOffloader
-    wait, start = _method(owner, "_wait_for_layer"), _method(owner, "_start_prefetch")
+    """Note whose copy really starts after which module ran."""
+    owner: Any = modules.module("offloader.prefetch")
+    wait = _method(owner.PrefetchOffloader, "_wait_for_layer")
+    start = _method(owner._ModuleOffloader, "start_onload_to_static")
 
     def wait_for_layer(self: Any, layer_idx: int) -> Any:
         _last[:] = [layer_idx]
         return wait(self, layer_idx)
 
-    def start_prefetch(self: Any, layer_idx: int) -> Any:
+    def start_onload(self: Any) -> Any:
         if _last:
             seen = REFILLS.setdefault(_last[0], [])
-            if layer_idx not in seen:
-                seen.append(layer_idx)
-        return start(self, layer_idx)
+            if self.layer_idx not in seen:
+                seen.append(self.layer_idx)
+        return start(self)
 
-    owner._wait_for_layer, owner._start_prefetch = wait_for_layer, start_prefetch
+    owner.PrefetchOffloader._wait_for_layer = wait_for_layer
+    owner._ModuleOffloader.start_onload_to_static = start_onload
 
 
 def tap_copies(modules: VllmModules, device: LiveDevice) -> None:
@@ -49,13 +51,13 @@ def tap_copies(modules: VllmModules, device: LiveDevice) -> None:
 
     def start_onload(self: Any) -> Any:
         if device.name == "cuda":
-            device.stream_of(self.copy_stream.cuda_stream and self.copy_stream, name="copy")
+            device.stream_of(self.copy_stream, name="copy")
 
         def copy_(dst: torch.Tensor, src: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
             if not isinstance(src, torch.Tensor):
                 return plain_copy(dst, src, *args, **kwargs)
             device.adopt(dst)
-            device.copy_async(dst, src, site=f"prefetch of module {_index_of(self)}")
+            device.copy_async(dst, src, site=f"prefetch of module {self.layer_idx}")
             return dst
 
         tensor_class: Any = torch.Tensor
@@ -126,7 +128,3 @@ def _method(owner: Any, name: str) -> Callable[..., Any]:
         raise InternalMovedError(f"{owner.__name__}.{name}")
     method: Callable[..., Any] = getattr(owner, name)
     return method
-
-
-def _index_of(module_offloader: Any) -> str:
-    return str(getattr(module_offloader, "layer_idx", "?"))

@@ -162,7 +162,7 @@ def test_on_cuda_the_copy_stream_is_known_by_its_handle(vllm):
     ("owner", "name", "tap"),
     [
         ("PrefetchOffloader", "_wait_for_layer", taps.note_refills),
-        ("PrefetchOffloader", "_start_prefetch", taps.note_refills),
+        ("_ModuleOffloader", "start_onload_to_static", taps.note_refills),
         ("_ModuleOffloader", "start_onload_to_static", lambda m: taps.tap_copies(m, None)),
     ],
 )
