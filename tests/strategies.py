@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from harness.core import (
+    STEP_KINDS,
     BufferPoolInfo,
     Case,
     CaseResult,
@@ -116,7 +117,7 @@ def model_specs(draw):
     )
 
 
-steps = st.builds(Step, kind=names, args=json_maps)
+steps = st.builds(Step, kind=st.sampled_from(STEP_KINDS), args=json_maps)
 sampling_params = st.builds(
     SamplingParams,
     max_tokens=st.integers(1, 64),

@@ -42,7 +42,15 @@ from .result import (
 )
 from .run import HostInfo, Logprobs, RequestOutput, Run, RunStatus
 from .setting import GIB, OWNED_ENV, Backend, OffloadConfig, Runner, Setting
-from .workload import DTYPE_BYTES, Dtype, ModelSpec, SamplingParams, Step, Workload
+from .workload import (
+    DTYPE_BYTES,
+    STEP_KINDS,
+    Dtype,
+    ModelSpec,
+    SamplingParams,
+    Step,
+    Workload,
+)
 
 __all__ = [
     "DTYPE_BYTES",
@@ -51,6 +59,7 @@ __all__ = [
     "GIB",
     "OWNED_ENV",
     "SCHEMA_VERSION",
+    "STEP_KINDS",
     "Backend",
     "BufferPoolInfo",
     "Case",

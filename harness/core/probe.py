@@ -181,6 +181,12 @@ class ProbeSnapshot:
     """Warnings the engine itself gave about its configuration."""
     not_observed: tuple[str, ...] = ()
     """What could not be seen in this mode of the engine, by name."""
+    step_idx: int = -1
+    """Step of a lifecycle after which it was taken; -1 at the end."""
+    sees_compute: bool = True
+    """Recorders see each read by compute; not where graphs are replayed."""
+    is_asleep: bool = False
+    """The engine's weights are put away: there is nothing to hold them against."""
     rank: int = 0
     """Rank of the worker that was read, where a model is spread over several."""
 

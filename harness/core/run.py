@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from .probe import ProbeSnapshot
+from .probe import MemoryTrace, ProbeSnapshot
 from .setting import Setting
 
 
@@ -85,6 +85,10 @@ class Run:
     """Taken after the last step, in the worker of rank 0."""
     rank_probes: tuple[ProbeSnapshot, ...] = ()
     """Taken with it in the workers of the further ranks, where there are any."""
+    step_probes: tuple[ProbeSnapshot, ...] = ()
+    """Taken after each step of a lifecycle; recorders speak of what came since the step before."""
+    leftover: MemoryTrace | None = None
+    """What the engine still held once it was shut down, where its device can say."""
     host: HostInfo | None = None
     timings: Mapping[str, float] = field(default_factory=dict)
     """Seconds: `spawn`, `import`, `load`, `generate`, `probe`, `total`."""

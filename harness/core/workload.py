@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .codec import Json
+from .errors import SettingError
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -61,12 +62,50 @@ class SamplingParams:
     ignore_eos: bool = True
 
 
+STEP_KINDS = (
+    "generate",
+    "reload_weights",
+    "apply_sparse_weight_patches",
+    "sleep",
+    "wake_up",
+    "fail_forward",
+    "abort_request",
+    "engine_before",
+    "engine_beside",
+    "end_beside",
+)
+"""Every kind of step, whatever an engine supports of them."""
+OTHER_ENGINE = ("engine_before", "engine_beside", "end_beside")
+"""Steps about another engine of the same process; any engine that can be started has them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of a workload; `kind` is `generate` or a lifecycle event."""
+    """One step of a workload, and what it is given.
+
+    - `generate`: answer all prompts.
+    - `reload_weights`: `path` of a checkpoint of the same shapes.
+    - `apply_sparse_weight_patches`: `seed`, `num_values` of each of `params`.
+    - `sleep`: `level` 1 (weights go to host memory) or 2 (they are discarded).
+    - `wake_up`: `tags`, of `weights` and `kv_cache`; None wakes all.
+    - `fail_forward`: the next forward raises in decoder layer `layer`, then the engine goes on.
+    - `abort_request`: the first request is aborted while its last step runs.
+    - `engine_before`: `offload` fields of an engine that runs and ends before this one starts.
+    - `engine_beside`: the same for one that answers while this one lives, until `end_beside`.
+    """
 
     kind: str = "generate"
     args: Mapping[str, Json] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.kind not in STEP_KINDS:
+            raise SettingError(f"step kind={self.kind!r} must be one of {', '.join(STEP_KINDS)}")
+
+    @property
+    def name(self) -> str:
+        """The kind, and what tells it from others of its kind: `sleep 2`, `reload_weights same`."""
+        shown = self.args.get("level") or self.args.get("label")
+        return f"{self.kind} {shown}" if shown else self.kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,3 +122,10 @@ class Workload:
     def __post_init__(self) -> None:
         assert self.prompt_token_ids, "a workload needs at least one prompt"
         assert any(s.kind == "generate" for s in self.steps), "a workload needs a generate step"
+
+        assert self.steps[-1].kind == "generate", "a workload ends with what it proves: generate"
+
+    @property
+    def is_lifecycle(self) -> bool:
+        """Whether there is more to it than one generate."""
+        return len(self.steps) > 1

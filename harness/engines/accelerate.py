@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.core import Json, ProbeSnapshot, RequestOutput, Setting, Workload, decode
+from harness.core import (
+    Json,
+    MemoryTrace,
+    ProbeSnapshot,
+    RequestOutput,
+    Setting,
+    Step,
+    Workload,
+    decode,
+)
 
 from .accelerate_load import load_model, read_args, require, said_by_engine, tied_names
 from .accelerate_view import AccelerateModules
@@ -113,6 +122,14 @@ class AccelerateEngine:
     def probe(self) -> ProbeSnapshot:
         """See `Engine.probe`."""
         return decode(ProbeSnapshot, self.rpc("harness_probe"))
+
+    def do(self, step: Step) -> None:
+        """See `Engine.do`."""
+        raise EngineRefused(f"step {step.name!r} is not one of this engine's")
+
+    def leftover(self) -> MemoryTrace | None:
+        """See `Engine.leftover`."""
+        return None
 
     def shutdown(self) -> None:
         """See `Engine.shutdown`."""

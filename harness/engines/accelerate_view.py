@@ -54,6 +54,7 @@ class AccelerateView:
 
     runner_version: Runner | None = None
     sees_compute = True
+    is_asleep = False
     tensor_part = (0, 1)
 
     def __init__(self, worker: AccelerateWorker) -> None:

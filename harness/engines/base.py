@@ -19,6 +19,7 @@ from harness.core import (
     Runner,
     Setting,
     Space,
+    Step,
     Workload,
 )
 
@@ -75,6 +76,18 @@ class Engine(Protocol):
         """Answer all prompts of the workload; answers in the order of the prompts."""
         ...
 
+    def do(self, step: Step) -> None:
+        """Do a step that is not `generate`.
+
+        Raises:
+            EngineRefused: the engine will not do it with these arguments.
+        """
+        ...
+
+    def leftover(self) -> MemoryTrace | None:
+        """What is still held after `shutdown`; None where nobody can say."""
+        ...
+
     def rpc(self, method: str, *args: Json) -> Json:
         """Call a method of the harness's extension, in the process where the worker lives."""
         ...
@@ -103,6 +116,14 @@ class EngineView(Protocol):
 
     Whatever is not there raises `InternalMovedError`.
     """
+
+    worker: Any
+    """The live worker, where the harness's extension keeps what it was told."""
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether weights are put away."""
+        ...
 
     @property
     def version(self) -> str:

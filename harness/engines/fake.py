@@ -15,7 +15,16 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NoReturn, cast
 
-from harness.core import Json, ProbeSnapshot, RequestOutput, Setting, Workload, decode
+from harness.core import (
+    Json,
+    MemoryTrace,
+    ProbeSnapshot,
+    RequestOutput,
+    Setting,
+    Step,
+    Workload,
+    decode,
+)
 
 from .base import EngineOutOfMemory, EngineRefused, InternalMovedError
 
@@ -94,6 +103,14 @@ class FakeEngine:
             process_id=os.getpid(),
             is_core_process=self.setting.multiprocessing,
         )
+
+    def do(self, step: Step) -> None:
+        """See `Engine.do`."""
+        raise EngineRefused(f"step {step.name!r} is not one of this engine's")
+
+    def leftover(self) -> MemoryTrace | None:
+        """See `Engine.leftover`."""
+        return None
 
     def shutdown(self) -> None:
         """Do what the script says."""

@@ -22,6 +22,7 @@ from harness.core import (
     Runner,
     Setting,
     Space,
+    Step,
     Workload,
     decode,
     encode,
@@ -104,6 +105,14 @@ class ReferenceEngine:
         snapshot = decode(ProbeSnapshot, self.rpc("harness_probe"))
         return replace(snapshot, is_core_process=snapshot.process_id != os.getpid())
 
+    def do(self, step: Step) -> None:
+        """See `Engine.do`."""
+        raise EngineRefused(f"step {step.name!r} is not one of this engine's")
+
+    def leftover(self) -> MemoryTrace | None:
+        """See `Engine.leftover`."""
+        return None
+
     def shutdown(self) -> None:
         """See `Engine.shutdown`."""
         if self.llm is not None:
@@ -134,6 +143,7 @@ class ReferenceView:
     version = refengine.__version__
     not_observed: Sequence[str] = ()
     sees_compute = True
+    is_asleep = False
     tensor_part = (0, 1)
 
     def __init__(self, worker: Any) -> None:

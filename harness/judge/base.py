@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from harness.core import Case, Finding, Json, ProbeSnapshot, Run, Setting, Verdict
+from harness.core import Case, Finding, Json, ProbeSnapshot, Run, Setting, Step, Verdict
 
 
 class Judge(Protocol):
@@ -50,6 +50,8 @@ class Recorded:
     name: str
     setting: Setting
     run: Run
+    steps: tuple[Step, ...]
+    """Of the workload; the probe's `step_idx` says which it was taken after."""
 
     @property
     def probe(self) -> ProbeSnapshot:
@@ -68,9 +70,15 @@ def recorded_sides(
     """The sides that were asked for any of `instruments`, the target first, then further ranks."""
     sides = (("target", case.target, target), ("baseline", case.baseline, baseline))
     asked = [side for side in sides if set(instruments) & set(side[1].instruments)]
-    found = [Recorded(name=name, setting=setting, run=run) for name, setting, run in asked]
+    steps = case.workload.steps
+    found = [Recorded(name=n, setting=setting, run=run, steps=steps) for n, setting, run in asked]
     return found + [
-        Recorded(name=f"{name}'s rank {probe.rank}", setting=setting, run=replace(run, probe=probe))
+        Recorded(
+            name=f"{name}'s rank {probe.rank}",
+            setting=setting,
+            run=replace(run, probe=probe),
+            steps=steps,
+        )
         for name, setting, run in asked
         for probe in run.rank_probes
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.core import Case, Finding, Registry, Run, RunStatus, Verdict
 
 from .base import Judge, shortlist
+from .steps import judge_lifecycle
 
 JUDGES: Registry[Judge] = Registry("judge")
 JUDGES.register("effect", "harness.judge.effect:judge_effect")
@@ -40,8 +41,15 @@ def judge_case(case: Case, baseline: Run, target: Run) -> tuple[Finding, ...]:
     if case.role != "null" and case.baseline == case.target:
         summary = "both sides ask for the same setting: nothing was compared"
         return (_word("case", Verdict.VACUOUS, summary, cause=summary),)
-    words = (JUDGES.get(name)(case, baseline, target) for name in case.judges)
+    words = (_ask(name, case, baseline, target) for name in case.judges)
     return tuple(word for word in words if word is not None)
+
+
+def _ask(name: str, case: Case, baseline: Run, target: Run) -> Finding | None:
+    judge = JUDGES.get(name)
+    if case.workload.is_lifecycle:
+        return judge_lifecycle(name, judge, case, baseline, target)
+    return judge(case, baseline, target)
 
 
 def _ended_badly(side: str, run: Run) -> Finding | None:

@@ -87,6 +87,10 @@ def _unproven(side: Recorded) -> str:
         return "the hashes that were asked for are missing"
     if not trace.num_hashed:
         return "nothing was hashed"
+    step_idx = side.probe.step_idx
+    has_computed = side.steps[step_idx].kind == "generate"
+    if trace.mode == "rest" and has_computed and side.probe.sees_compute:
+        return "weights were hashed at rest only, though compute can be watched"
     hashed = {reads.name: reads for reads in trace.reads if reads.digests}
     lost = [p for p in side.probe.params if p.name not in hashed]
     for param in sorted(lost, key=lambda p: not p.is_offloaded):

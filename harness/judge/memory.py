@@ -47,10 +47,33 @@ def judge_memory(case: Case, baseline: Run, target: Run) -> Finding | None:
         )
         cause = "the device does not hold fewer bytes by the offloaded ones"
         return finding("memory", Verdict.FAIL, summary, evidence, cause=cause)
-    if lost := _lost_copies(baseline, target, left, right, tolerance):
-        cause = "host memory does not hold the offloaded copies"
-        return finding("memory", Verdict.FAIL, lost, evidence, cause=cause)
+    cause = "host memory does not hold the offloaded copies"
+    wrong = _lost_copies(baseline, target, left, right, tolerance)
+    if not wrong and (wrong := _kept(baseline, target)):
+        cause = "a shut-down engine still holds memory"
+    if wrong:
+        return finding("memory", Verdict.FAIL, wrong, evidence, cause=cause)
     return finding("memory", Verdict.PASS, _proof(case, saved), evidence)
+
+
+def _kept(baseline: Run, target: Run) -> str:
+    """Which side did not give everything back, and what; empty if both did."""
+    for name, run in (("target", target), ("baseline", baseline)):
+        if held := _left_over(run):
+            return f"the {name} still holds {held} after its shutdown"
+    return ""
+
+
+def _left_over(run: Run) -> str:
+    """What an engine did not give back, by kind of memory; empty if nothing, or not known."""
+    if run.leftover is None:
+        return ""
+    held = {
+        "device": run.leftover.device_bytes,
+        "pinned": run.leftover.pinned_bytes,
+        "host": run.leftover.host_bytes,
+    }
+    return ", ".join(f"{count_bytes(num)} of {kind} memory" for kind, num in held.items() if num)
 
 
 def _unproven(case: Case, baseline: Run, target: Run, saved: int) -> tuple[str, str] | None:

@@ -32,9 +32,9 @@ INHERITED = (
 )
 """Names a child may inherit; everything else of the caller's stays with the caller."""
 
-READ_BY_ENGINE = ("VLLM_", "HARNESS_")
-"""Prefixes of variables that are read when an engine starts, not when a library loads: these may
-differ between a warm parent and the child forked from it."""
+READ_AT_START = "HARNESS_"
+"""Prefix of variables that nothing reads while it loads: these may differ between a warm parent and
+the child forked from it. Of vLLM's that holds only for those that a setting's own fields decide."""
 
 
 def child_environment(
@@ -80,7 +80,7 @@ class WarmKey(NamedTuple):
 
 def warm_key(setting: Setting) -> WarmKey:
     """The warm parent that a child for `setting` can be forked from."""
-    early = {n: v for n, v in setting.env.items() if not n.startswith(READ_BY_ENGINE)}
+    early = {n: v for n, v in setting.env.items() if not n.startswith(READ_AT_START)}
     return WarmKey(setting.engine, setting.python, tuple(sorted(early.items())))
 
 

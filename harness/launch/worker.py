@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -23,13 +23,16 @@ from typing import TypeVar
 from harness.core import (
     HarnessError,
     HostInfo,
+    MemoryTrace,
     ProbeSnapshot,
     RequestOutput,
     Run,
     RunStatus,
     Setting,
+    Workload,
 )
 from harness.core.runfiles import write_run
+from harness.core.workload import OTHER_ENGINE
 from harness.engines import (
     ENGINES,
     Engine,
@@ -39,6 +42,7 @@ from harness.engines import (
 )
 from harness.faults import plant_after_start, plant_before_start, planted_faults
 
+from .other_engines import OtherEngines
 from .request import LaunchRequest, read_request
 
 T = TypeVar("T")
@@ -59,6 +63,8 @@ class Progress:
     outputs: list[RequestOutput] = field(default_factory=list)
     probe: ProbeSnapshot | None = None
     rank_probes: tuple[ProbeSnapshot, ...] = ()
+    step_probes: list[ProbeSnapshot] = field(default_factory=list)
+    leftover: MemoryTrace | None = None
     planted_faults: tuple[str, ...] = ()
     device: str = "unknown"
 
@@ -111,6 +117,8 @@ def run_request(folder: Path, request: LaunchRequest) -> Run:
         outputs=tuple(progress.outputs),
         probe=progress.probe,
         rank_probes=progress.rank_probes,
+        step_probes=tuple(progress.step_probes),
+        leftover=progress.leftover,
         host=read_host(request, progress.device),
         timings=progress.timings,
         warm=request.warm,
@@ -155,32 +163,65 @@ def read_device(engine: Engine) -> str:
 def _drive(request: LaunchRequest, progress: Progress) -> None:
     setting, workload = request.setting, request.workload
     engine: Engine = progress.timed("import", partial(ENGINES.get, setting.engine))()
-    for step in workload.steps:
-        if step.kind not in engine.supports:
-            known = ", ".join(sorted(engine.supports))
-            raise EngineRefused(
-                f"step kind={step.kind!r} is not supported by engine {setting.engine!r}: {known}"
-            )
+    check_steps(workload, setting, engine)
     try:
         progress.stage = "planting a fault"
+        others = OtherEngines(setting, workload, num_threads=request.num_threads)
         if not engine.enters_itself:
             _say(plant_before_start(setting, engine))
             install_instruments(setting, engine)
+        progress.timed("engine before", others.run_before)
         start = partial(engine.start, setting, workload, num_threads=request.num_threads)
         progress.timed("load", start)
         progress.device = read_device(engine)
         progress.stage = "planting a fault"
         _say(plant_after_start(setting, engine))
         progress.planted_faults = planted_faults(setting, engine)
-        for step_idx in range(len(workload.steps)):
-            outputs = progress.timed("generate", partial(engine.generate, step_idx))
-            progress.outputs += check_outputs(outputs, len(workload.prompt_token_ids))
-        progress.probe = progress.timed("probe", engine.probe)
+        for step_idx, step in enumerate(workload.steps):
+            take_step(engine, others, progress, workload, step_idx)
+            if workload.is_lifecycle and step.kind != "engine_before":
+                probe = progress.timed("probe", engine.probe)
+                progress.step_probes.append(replace(probe, step_idx=step_idx))
+                engine.rpc("harness_step")
+        if progress.step_probes:
+            progress.probe = replace(progress.step_probes[-1], step_idx=-1)
+        else:
+            progress.probe = progress.timed("probe", engine.probe)
         progress.rank_probes = engine.rank_probes
     except BaseException:
         _shut_down_failed(engine)
         raise
+    others.end()
     progress.timed("shutdown", engine.shutdown)
+    progress.leftover = engine.leftover()
+
+
+def check_steps(workload: Workload, setting: Setting, engine: Engine) -> None:
+    """Refuse a workload with a step that the engine does not have.
+
+    Raises:
+        EngineRefused: naming the step and what the engine has.
+    """
+    for step in workload.steps:
+        if step.kind not in engine.supports and step.kind not in OTHER_ENGINE:
+            known = ", ".join(sorted(engine.supports))
+            raise EngineRefused(
+                f"step kind={step.kind!r} is not supported by engine {setting.engine!r}: {known}"
+            )
+
+
+def take_step(
+    engine: Engine, others: OtherEngines, progress: Progress, workload: Workload, step_idx: int
+) -> None:
+    """Do one step; answers go to `progress.outputs`."""
+    step = workload.steps[step_idx]
+    if step.kind == "generate":
+        outputs = progress.timed("generate", partial(engine.generate, step_idx))
+        progress.outputs += check_outputs(outputs, len(workload.prompt_token_ids))
+    elif step.kind in OTHER_ENGINE:
+        progress.timed(step.kind, partial(others.take, step))
+    else:
+        progress.timed(step.kind, partial(engine.do, step))
 
 
 def install_instruments(setting: Setting, engine: Engine) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from .source import WeightSource
 from .weights import digest_of
 
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
@@ -19,7 +20,7 @@ FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj
 
 
 def expected_digests(
-    folder: Path,
+    source: WeightSource,
     names: Iterable[str],
     dtype: torch.dtype,
     *,
@@ -29,23 +30,23 @@ def expected_digests(
     """Digest what each named parameter must hold.
 
     Args:
-        folder: holds the checkpoint's *.safetensors.
+        source: the checkpoint, a folder with *.safetensors, and patches laid over it.
         names: the engine's parameter names; those the checkpoint has no tensors for are left out.
         dtype: the engine's.
         shapes: parameter name -> its shape in this worker, where that may be a part of the whole.
         part: (index, of how many) of this worker among those that share each tensor.
     """
     files: dict[str, Any] = {}
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in sorted(Path(source.folder).glob("*.safetensors")):
         file: Any = safe_open(path, framework="pt")
         files |= dict.fromkeys(file.keys(), file)
     digests = {}
     for name in names:
-        parts = [source for source in source_names(name) if source in files]
+        parts = [part_name for part_name in source_names(name) if part_name in files]
         if parts and len(parts) == len(source_names(name)):
-            tensors = [files[source].get_tensor(source) for source in parts]
+            tensors = [files[part_name].get_tensor(part_name) for part_name in parts]
             held = _held(tensors, (shapes or {}).get(name), *part)
-            digests[name] = digest_of(held.to(dtype))
+            digests[name] = digest_of(source.lay_over(name, held.to(dtype)))
     return digests
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 from harness.core import Json, encode
 from harness.engines.base import PLANTED, view_of
 
 from .probe import read_probe
+from .source import WeightPatch, WeightSource
+from .weights import WeightRecorder
 
 
 class ProbeExtension:
     """Methods reached by `collective_rpc`; `self` is the engine's own worker."""
 
     _harness_load_bytes = 0
+    _harness_is_asleep = False
+    _harness_source: WeightSource | None = None
+    """Where the weights are from since the last reload or patch; None: the configured model."""
 
     def harness_loaded(self) -> int:
         """Note the device bytes in use now, right after loading, and watch reads from now on."""
@@ -28,6 +34,37 @@ class ProbeExtension:
             read_probe(view_of(self), load_bytes=self._harness_load_bytes)
         )
         return data
+
+    def harness_reload(self, path: str, argument: str) -> None:
+        """Let the worker load other weights, and hold them against that checkpoint from now on.
+
+        Args:
+            path: checkpoint folder.
+            argument: name of the worker's own argument for it.
+        """
+        worker: Any = self
+        worker.reload_weights(**{argument: path})
+        self._harness_source = WeightSource(folder=path)
+
+    def harness_patch(self, seed: int, num_values: int, params: list[str]) -> None:
+        """Let the worker overwrite `num_values` seeded values in each of `params`."""
+        worker: Any = self
+        view = view_of(self)
+        source = self._harness_source or WeightSource(folder=str(view.effective_config["model"]))
+        patch = WeightPatch(seed=seed, num_values=num_values, params=tuple(params))
+        shapes = {name: tuple(param.shape) for name, param in view.model.named_parameters()}
+        worker.apply_sparse_weight_patches(patch.values(shapes))
+        self._harness_source = source.patched(patch)
+
+    def harness_step(self) -> None:
+        """Let recorders of weights begin anew: what they say next is of what comes next."""
+        for observer in view_of(self).observers:
+            if isinstance(observer, WeightRecorder):
+                observer.begin_anew()
+
+    def harness_asleep(self, is_asleep: bool) -> None:
+        """Note whether weights are put away."""
+        self._harness_is_asleep = is_asleep
 
     def harness_fault(self, planter: str, name: str) -> str:
         """Plant a fault in this live worker.

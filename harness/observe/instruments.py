@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from harness.core import IntegrityTrace, OrderingTrace, WeightReads
@@ -15,6 +14,7 @@ from .delay import delay_device
 from .ordering import OrderingRecorder
 from .poison import poison_device
 from .rest import read_at_rest
+from .source import WeightSource
 from .weights import Reads, WeightRecorder
 
 MAKER = "get_device"
@@ -69,17 +69,18 @@ def attach(device: Any, instruments: Iterable[str]) -> None:
 def collect(view: EngineView) -> tuple[OrderingTrace | None, IntegrityTrace | None]:
     """What the recorders on a live engine's device have seen so far; None without a recorder.
 
-    Where graphs hide what compute reads, the order is not known and weights are hashed at rest.
+    Where graphs hide what compute reads, the order is not known. Weights are hashed at rest there,
+    and where nothing has computed since the recorder began.
     """
     ordering, integrity = None, None
     for observer in view.observers:
-        if not view.sees_compute:
-            if isinstance(observer, WeightRecorder):
+        if isinstance(observer, WeightRecorder) and not view.is_asleep:
+            if view.sees_compute and observer.reads:
+                integrity = read_integrity(view, observer)
+            else:
                 integrity = read_at_rest(view, expected_for(view))
-        elif isinstance(observer, OrderingRecorder):
+        elif isinstance(observer, OrderingRecorder) and view.sees_compute:
             ordering = read_ordering(view, observer)
-        elif isinstance(observer, WeightRecorder):
-            integrity = read_integrity(view, observer)
     return ordering, integrity
 
 
@@ -146,5 +147,7 @@ def expected_for(view: EngineView, names: Iterable[str] | None = None) -> dict[s
         return {}
     dtype = getattr(torch, str(config["dtype"]))
     shapes = {name: tuple(param.shape) for name, param in view.model.named_parameters()}
-    folder = Path(str(config["model"]))
-    return expected_digests(folder, names, dtype, shapes=shapes, part=view.tensor_part)
+    source = getattr(view.worker, "_harness_source", None) or WeightSource(
+        folder=str(config["model"])
+    )
+    return expected_digests(source, names, dtype, shapes=shapes, part=view.tensor_part)

@@ -38,6 +38,8 @@ def read_probe(view: EngineView, *, load_bytes: int = 0) -> ProbeSnapshot:
         process_id=os.getpid(),
         ordering=ordering,
         integrity=integrity,
+        sees_compute=drift.read(lambda: view.sees_compute, True),
+        is_asleep=drift.read(lambda: view.is_asleep, False),
         not_observed=tuple(drift.read(lambda: view.not_observed, ())),
         drift=tuple(drift.names),
     )

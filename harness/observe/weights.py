@@ -48,6 +48,11 @@ class WeightRecorder:
         self.reads: dict[str, Reads] = {}
         self.num_hashed = 0
 
+    def begin_anew(self) -> None:
+        """Forget what was seen so far."""
+        self.reads.clear()
+        self.num_hashed = 0
+
     def on_run(self, work: Any) -> None:
         """Look at every read that stands for a parameter; copies read no weights to compute."""
         if work.is_copy:

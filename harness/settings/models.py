@@ -17,6 +17,8 @@ from .hub import download_snapshot, find_snapshot, is_complete, locate_user_cach
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
+CHANGED_SEED = 977
+"""Seed of the weights that a model is reloaded with."""
 _NEEDED = (
     "num_hidden_layers",
     "hidden_size",
@@ -63,6 +65,13 @@ def load_model(
     else:
         spec = _load_unlisted(name, entries, environment)
     return replace(spec, dtype=cast("Dtype", dtype)) if dtype is not None else spec
+
+
+def ensure_changed(model: ModelSpec) -> Path:
+    """A checkpoint of a model's very shapes with other weights, made in the cache when absent."""
+    cache = locate_checkpoint_cache(os.environ)
+    name = f"{Path(model.path).name}-changed"
+    return ensure_checkpoint(name, model.config, seed=CHANGED_SEED, cache_dir=cache)
 
 
 def list_models(models_file: Path | None = None) -> list[ModelEntry]:

@@ -12,7 +12,18 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.core import Json, ModelNotFoundError, ModelSpec, SamplingParams, UsageError, Workload
+from harness.core import (
+    Json,
+    ModelNotFoundError,
+    ModelSpec,
+    SamplingParams,
+    Step,
+    UsageError,
+    Workload,
+)
+
+from .lifecycles import LIFECYCLES, lifecycle_steps
+from .models import ensure_changed
 
 PROMPTS_FILE = "prompts.json"
 
@@ -31,7 +42,7 @@ _SHAPES = {
     "oracle": _Shape(lengths=(1, 2, 7, 16, 33, 64, 129, 256), max_tokens=64),
 }
 
-WORKLOADS = tuple(_SHAPES)
+WORKLOADS = (*_SHAPES, *LIFECYCLES)
 """Names that `load_workload` knows."""
 
 
@@ -48,7 +59,7 @@ def load_workload(name: str, model: ModelSpec) -> Workload:
         UsageError: there is no such workload, or the model has no room for its answers.
         ModelNotFoundError: the checkpoint's prompts.json is damaged.
     """
-    shape = _SHAPES.get(name)
+    shape = _SHAPES.get("short" if name in LIFECYCLES else name)
     if shape is None:
         near = difflib.get_close_matches(name, WORKLOADS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -59,12 +70,15 @@ def load_workload(name: str, model: ModelSpec) -> Workload:
             f"workload {name!r} asks for {shape.max_tokens} new tokens, but model {model.name!r} "
             f"has max_position_embeddings={model.config['max_position_embeddings']}"
         )
-    prompts = _read_prompts(name, model) or _make_prompts(name, model)
+    asked = "short" if name in LIFECYCLES else name
+    prompts = _read_prompts(asked, model) or _make_prompts(asked, model)
+    steps = lifecycle_steps(name, model, ensure_changed) if name in LIFECYCLES else (Step(),)
     return Workload(
         name=name,
         model=model,
         prompt_token_ids=tuple(ids[:room] for ids in prompts),
         sampling_params=SamplingParams(max_tokens=shape.max_tokens, temperature=0.0, logprobs=5),
+        steps=steps,
     )
 
 

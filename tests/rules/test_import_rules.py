@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "harness"
 STAGES = ("settings", "plan", "launch", "judge", "record", "report")
 TORCH_FOLDERS = ("engines", "refengine", "observe", "faults")
-CHILD_ONLY = ("launch/worker.py", "launch/inside.py")
+CHILD_ONLY = ("launch/worker.py", "launch/inside.py", "launch/other_engines.py")
 
 ALLOWED = {
     "core": set(),

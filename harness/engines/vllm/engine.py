@@ -11,7 +11,16 @@ import torch
 import vllm
 from vllm.platforms import current_platform
 
-from harness.core import Json, ProbeSnapshot, RequestOutput, Setting, Workload, decode
+from harness.core import (
+    Json,
+    MemoryTrace,
+    ProbeSnapshot,
+    RequestOutput,
+    Setting,
+    Step,
+    Workload,
+    decode,
+)
 from harness.engines.base import EngineModules, EngineOutOfMemory, EngineRefused
 
 from .answers import first_reason, to_output
@@ -20,6 +29,8 @@ from .modules import VllmModules
 
 PLATFORM = current_platform.device_type
 """Kind of device, asked as soon as vLLM is imported: a fork of this process may not ask again."""
+LOADED = (vllm.LLM, vllm.EngineArgs, vllm.SamplingParams)
+"""Imported when first asked for, seconds long: by a warm parent once, instead of by each child."""
 REFUSALS = (ValueError, NotImplementedError, TypeError)
 """What vLLM's configuration raises when it will not run a setting."""
 
@@ -68,6 +79,14 @@ class VllmEngine:
         )
         self.rank_probes = tuple(others)
         return first
+
+    def do(self, step: Step) -> None:
+        """See `Engine.do`."""
+        raise EngineRefused(f"step {step.name!r} is not one of this engine's")
+
+    def leftover(self) -> MemoryTrace | None:
+        """See `Engine.leftover`."""
+        return None
 
     def shutdown(self) -> None:
         """See `Engine.shutdown`."""

@@ -102,6 +102,11 @@ class VllmView:
         return () if device is None else device.observers
 
     @property
+    def is_asleep(self) -> bool:
+        """See `EngineView`; told by the extension, since vLLM keeps it in its front process."""
+        return bool(getattr(self.worker, "_harness_is_asleep", False))
+
+    @property
     def tensor_part(self) -> tuple[int, int]:
         """See `EngineView`; tensor parallel ranks of one pipeline stage are neighbours."""
         config = self._read(self._read(self.worker, "vllm_config"), "parallel_config")

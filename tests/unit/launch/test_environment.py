@@ -102,6 +102,7 @@ def test_only_what_a_fork_can_honour_is_forked(fields, expected):
         {"env": {"OPENBLAS_CORETYPE": "Haswell"}},
         {"env": {"OPENBLAS_CORETYPE": "Haswell", "HF_HOME": None}},
         {"env": {"HF_HOME": None}},
+        {"env": {"VLLM_BATCH_INVARIANT": "1"}},
     ],
 )
 def test_what_is_read_while_a_library_loads_has_a_warm_parent_of_its_own(fields):
@@ -123,7 +124,7 @@ def test_early_variables_are_told_apart_in_any_order():
         {"runner": "v2"},
         {"offload": OffloadConfig(cpu_offload_gb=1)},
         {"multiprocessing": True},
-        {"env": {"HARNESS_X": "1", "VLLM_LOGGING_LEVEL": "INFO"}},
+        {"env": {"HARNESS_X": "1"}},
         {"release": "0.28.0"},
         {"faults": ("no-wait-for-copy",)},
     ],
