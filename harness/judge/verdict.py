@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from textwrap import shorten
 
 from harness.core import EXIT_ORDER, CaseResult, ExitCode, Finding, Outcome, Verdict
 
@@ -14,6 +15,8 @@ _CODES = {
     Verdict.VACUOUS: ExitCode.VACUOUS,
 }
 _NOT_RUN = (Verdict.ERROR, Verdict.UNSUPPORTED)
+MAX_STATUS = 160
+"""Letters of a control's own words within the session's sentence; the page has all of them."""
 _ONE = {Verdict.FAIL: "FAILS", Verdict.ERROR: "ended in ERROR", Verdict.VACUOUS: "is VACUOUS"}
 _MANY = {Verdict.FAIL: "FAIL", Verdict.ERROR: "ended in ERROR", Verdict.VACUOUS: "are VACUOUS"}
 
@@ -236,7 +239,8 @@ def _distrust(bad: Sequence[CaseResult], *, names_place: bool) -> str:
     texts = []
     for result in bad:
         of = f" of {result.case.target.place}" if names_place else ""
-        what = f"{result.case.anchor} gave {_control_status(result).rstrip('.')}"
+        status = shorten(_control_status(result).rstrip("."), MAX_STATUS, placeholder=" ...")
+        what = f"{result.case.anchor} gave {status}"
         if result.verdict in _NOT_RUN:
             texts.append(f"a control{of} did not run ({what})")
         elif result.case.role == "null":

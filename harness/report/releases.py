@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -115,6 +116,7 @@ def _rows(
 ) -> Iterable[ReleaseRow[T]]:
     groups: dict[str, dict[tuple[str, str], list[tuple[CaseResult, T]]]] = {}
     varying = _varying([result for result, _ in pairs])
+    usual = _usual_instruments([result for result, _ in pairs])
     for result, item in pairs:
         label = row_label(result) + _faults(result.case.target)
         groups.setdefault(label, {}).setdefault(row_key(result), []).append((result, item))
@@ -126,7 +128,7 @@ def _rows(
             yield ReleaseRow(
                 offload=label,
                 span=span,
-                runner=_runner(first, varying),
+                runner=_runner(first, varying, usual),
                 cells=tuple(_under(release, members) for release in releases),
                 since=say_change(seen[key]) if role == "release" else say_since(seen[key]),
                 tone=next((v for _, v in reversed(seen[key]) if v), "ERROR"),
@@ -140,14 +142,20 @@ def _under(release: str, members: Sequence[tuple[CaseResult, T]]) -> tuple[T, ..
 
 def _varying(results: Sequence[CaseResult]) -> frozenset[str]:
     """What takes more than one value among an engine's cells, so that a row must name it."""
-    axes = ("enforce_eager", "multiprocessing", "server", "engine_args", "env", "instruments")
+    axes = ("enforce_eager", "multiprocessing", "server", "engine_args", "env")
     values = {a: {str(getattr(r.case.target, a)) for r in results} for a in axes}
     values["model"] = {r.case.workload.model.name for r in results}
     values["workload"] = {r.case.workload.name for r in results}
     return frozenset(axis for axis, found in values.items() if len(found) > 1)
 
 
-def _runner(result: CaseResult, varying: frozenset[str]) -> str:
+def _usual_instruments(results: Sequence[CaseResult]) -> tuple[str, ...]:
+    """Those of most cells, which no row needs to name."""
+    counts = Counter(result.case.target.instruments for result in results)
+    return counts.most_common(1)[0][0] if counts else ()
+
+
+def _runner(result: CaseResult, varying: frozenset[str], usual: tuple[str, ...]) -> str:
     """`V1`, `V2 graph mp`; the model, the workload and further arguments where they vary."""
     setting, workload = result.case.target, result.case.workload
     runner = setting.runner.upper() if setting.runner else "auto"
@@ -161,8 +169,8 @@ def _runner(result: CaseResult, varying: frozenset[str]) -> str:
     for axis in ("engine_args", "env"):
         given = getattr(setting, axis) if axis in varying else {}
         parts += [f"{name}={value}" for name, value in given.items()]
-    if "instruments" in varying and setting.instruments:
-        parts.append(f"with {'+'.join(setting.instruments)}")
+    if setting.instruments != usual:
+        parts.append(f"with {'+'.join(setting.instruments) or 'no recorder'}")
     parts += [workload.model.name] if "model" in varying else []
     parts += [workload.name] if "workload" in varying else []
     return " ".join(parts)
