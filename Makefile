@@ -3,8 +3,9 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
+ENGINES := $(abspath $(VENV)-engines)
 
-.PHONY: run test check format setup faults bench clean
+.PHONY: run test test-engines check format setup faults bench clean
 
 run: $(STAMP)  ## run the offload matrix on the embedded engine; leaves reports/<session>/
 	$(VENV)/bin/harness run
@@ -12,6 +13,13 @@ run: $(STAMP)  ## run the offload matrix on the embedded engine; leaves reports/
 test: $(STAMP)  ## the harness's own tests, then the product suites
 	$(PY) -m pytest tests -n $(WORKERS) -q
 	$(PY) -m pytest suites/ -n $(WORKERS) -q
+
+test-engines: $(STAMP)  ## real engines without a GPU: built once, each in its own environment, then run
+	ci/engines.sh $(ENGINES)
+	HARNESS_VLLM_PYTHON=$(ENGINES)/vllm/bin/python \
+	HARNESS_ACCELERATE_PYTHON=$(ENGINES)/accelerate/bin/python \
+	$(PY) -m pytest suites/engines tests/engines -n $(WORKERS) --dist loadfile -q \
+		--harness-store reports/engines
 
 check: $(STAMP)  ## style, types, import rules, size budgets, CI files against their schemas
 	$(VENV)/bin/ruff check .
@@ -38,4 +46,4 @@ $(STAMP): pyproject.toml ci/constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-engines build dist .mypy_cache .ruff_cache .pytest_cache

@@ -48,6 +48,10 @@ ensure() {
     fi
 }
 
+python3 -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || {
+    echo "ci/engines.sh: vLLM's build for CPUs needs libnuma.so.1: apt-get install libnuma1" >&2
+    exit 1
+}
 mkdir -p "$folder"
 mapfile -t stand_in < <(find "$root/ci/triton_cpu" -name '*.py' -o -name '*.toml' | LC_ALL=C sort)
 vllm=$(key "$root/ci/vllm-cpu.txt" "$root/ci/vllm-cpu-triton.txt" "${stand_in[@]}")

@@ -2,11 +2,12 @@
 # Real engines on a GPU: ci/gpu.sh LABEL=PYTHON [LABEL=PYTHON ...], releases in their order.
 # Runs, each into reports/gpu/NAME: the embedded engine on its CUDA back end; vLLM eager with
 # recorders, compiled with recorded graphs, and, on the last release, with waits taken out of it;
+# what happens after the first generate (reloads, sleep, an engine before);
 # with ACCELERATE=PYTHON also accelerate. MODEL names another model, JOBS the launches at once.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 if [ $# -eq 0 ]; then
-    sed -n '2,5s/^# //p' "$0" >&2
+    sed -n '2,6s/^# //p' "$0" >&2
     exit 2
 fi
 harness=${HARNESS:-.venv/bin/harness}
@@ -29,7 +30,7 @@ session() {  # NAME JOBS ARGUMENTS...
     [ "$code" -gt "$worst" ] && worst=$code
 }
 
-chosen=" ${SESSIONS:-reference eager sanitizer graph accelerate} "
+chosen=" ${SESSIONS:-reference eager sanitizer graph lifecycle accelerate} "
 has() { [[ "$chosen" == *" $1 "* ]]; }
 
 has reference && session reference "${JOBS:-8}" --matrix $matrices/reference_cuda.yaml
@@ -39,6 +40,14 @@ has sanitizer && session vllm-sanitizer "${JOBS:-10}" --matrix $matrices/vllm_gp
     --engine vllm --python "$last"
 has graph && session vllm-graph "${JOBS:-8}" --matrix $matrices/vllm_gpu_graph.yaml \
     --engine vllm "${pythons[@]}"
+if has lifecycle; then
+    session vllm-lifecycle "${JOBS:-8}" --matrix $matrices/vllm_gpu_lifecycle.yaml \
+        --engine vllm "${pythons[@]}"
+    session vllm-lifecycle-more "${JOBS:-8}" --matrix $matrices/vllm_gpu_lifecycle_more.yaml \
+        --engine vllm --python "$last"
+    session vllm-lifecycle-sleep 1 --matrix $matrices/vllm_gpu_lifecycle_sleep.yaml \
+        --engine vllm --python "$last"
+fi
 if has accelerate && [ -n "${ACCELERATE:-}" ]; then
     session accelerate 4 --matrix $matrices/accelerate_gpu.yaml --engine accelerate \
         --python "accelerate=$ACCELERATE"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from harness.core import Case, Plan, PlannedCase, Setting, UsageError, Workload
+from harness.core import Case, Plan, PlannedCase, Setting, UsageError, Waive, Workload
 from harness.launch import engine_supports
 from harness.plan import build_plan, release_pairs, sort_out
-from harness.settings import KnownBad, Matrix, load_model, load_workload
+from harness.settings import KnownBad, Matrix, load_model, load_workload, parse_selection
 
 T = TypeVar("T")
 Selector = Callable[[str, Mapping[str, str]], bool]
@@ -39,16 +40,18 @@ def plan_matrix(
         controls: adds the null cases and the planted fault.
 
     Raises:
-        UsageError: a model or a fault is not known, or a fault applies to no selected cell.
+        UsageError: a model or a fault is not known, a fault applies to no selected cell, or a
+            waive to no cell at all.
     """
     settings = [plant(setting, faults) for setting in matrix.settings]
     bad = {b.setting.compute_hash(): _judges_of(b) for b in matrix.known_bad if controls}
     settings += [b.setting for b in matrix.known_bad if controls]
     plans, num_seen = [], 0
+    unused = {} if faults else {waive.cell: waive for waive in matrix.waives}
     selected: list[Setting] = []
-    for name in models or matrix.models:
+    for name, work in itertools.product(models or matrix.models, matrix.workloads):
         model = load_model(name, models_file=models_file, dtype=matrix.dtype)
-        workload = load_workload(matrix.workload, model)
+        workload = load_workload(work, model)
         cells = [
             planned.case
             for own in _by_engine(settings, lambda setting: setting)
@@ -56,6 +59,8 @@ def plan_matrix(
         ]
         pairs = {p.case.case_id: p for p in release_pairs(matrix.settings, [workload])}
         cells += [pair.case for pair in pairs.values()]
+        for waive in filter(None, (_waive_of(cell, matrix.waives) for cell in cells)):
+            unused.pop(waive.cell, None)
         kept = [c for c in cells if select is None or select(c.anchor, c.axes)]
         first = (shard[0] - 1 - num_seen) % shard[1]
         num_seen += len(kept)
@@ -63,11 +68,27 @@ def plan_matrix(
         selected += [target for target in cases if target.compute_hash() not in bad]
         plans += _plan_kept(kept[first :: shard[1]], pairs, workload, controls=controls)
     _check_planted(faults, selected)
-    planned = [_as_control(case, bad) for plan in plans for case in plan.cases]
+    for cell in unused:
+        raise UsageError(f"waive cell={cell!r} is no cell's first: correct it, or remove it")
+    planned = [
+        _with_waive(_as_control(case, bad), matrix.waives) for plan in plans for case in plan.cases
+    ]
     return Plan(
         cases=tuple(_without_idle_nulls(planned) if bad else planned),
         unsupported=tuple(skipped for plan in plans for skipped in plan.unsupported),
     )
+
+
+def _waive_of(case: Case, waives: Sequence[Waive]) -> Waive | None:
+    """The first waive that matches a cell; none of a null case, a control or a planted fault."""
+    if case.role in ("null", "control") or case.target.faults:
+        return None
+    return next((w for w in waives if parse_selection(w.cell)(case.anchor, case.axes)), None)
+
+
+def _with_waive(planned: PlannedCase, waives: Sequence[Waive]) -> PlannedCase:
+    waive = _waive_of(planned.case, waives)
+    return planned if waive is None else replace(planned, case=replace(planned.case, waive=waive))
 
 
 def _judges_of(bad: KnownBad) -> tuple[str, ...]:
@@ -85,8 +106,18 @@ def _judges_of(bad: KnownBad) -> tuple[str, ...]:
         if reason := fault.why_not(bad.setting):
             raise UsageError(f"known_bad cell {bad.setting.setting_id}: {name}: {reason}")
         recorded = ("ordering", "integrity")
-        found += [judge for judge in fault.killed_by if judge not in recorded or judge in asked]
-    return bad.must_fail or tuple(dict.fromkeys(found))
+        if fault.kind == "mutant":
+            found += [j for j in fault.killed_by if j not in recorded or j in asked]
+    must_fail = bad.must_fail or tuple(dict.fromkeys(found))
+    known = Case.__dataclass_fields__["judges"].default
+    if unknown := [name for name in must_fail if name not in known]:
+        raise UsageError(f"must_fail: {unknown[0]!r} is no judge; known: {', '.join(known)}")
+    if not must_fail:
+        raise UsageError(
+            f"known_bad cell {bad.setting.setting_id} can never FAIL: what catches "
+            f"{', '.join(bad.setting.faults)} was not asked for; give instruments, or must_fail"
+        )
+    return must_fail
 
 
 def _as_control(planned: PlannedCase, bad: Mapping[str, tuple[str, ...]]) -> PlannedCase:

@@ -31,7 +31,7 @@ from harness.core import (
     fold,
 )
 from harness.core.codec import Json
-from harness.judge import conclude, judge_case
+from harness.judge import check_waive, conclude, judge_case
 from harness.launch import Launcher
 from harness.progress import Progress, Watcher
 from harness.record import Recorder, new_session_id
@@ -232,9 +232,9 @@ class Session:
         return left
 
     def _conclude_case(self, planned: PlannedCase, baseline: Run, target: Run) -> CaseResult:
-        return self._save(
-            planned.case, judge_case(planned.case, baseline, target), baseline, target
-        )
+        case, words = planned.case, judge_case(planned.case, baseline, target)
+        words += check_waive(case, words, datetime.now(UTC).date())
+        return self._save(case, words, baseline, target)
 
     def _save(self, case: Case, findings: Sequence[Finding], *runs: Run) -> CaseResult:
         """Record a case; `runs` are its baseline and target, or none where it was not run."""

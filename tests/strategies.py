@@ -11,6 +11,7 @@ from harness.core import (
     Expectation,
     Finding,
     HostInfo,
+    HostMemory,
     IntegrityTrace,
     Logprobs,
     MemoryTrace,
@@ -34,9 +35,11 @@ from harness.core import (
     Step,
     Tier,
     Verdict,
+    Waive,
     WeightReads,
     Workload,
 )
+from harness.core.case import WAIVABLE
 
 names = st.text("abcdefghij_.0123456789", min_size=1, max_size=12)
 texts = st.text(max_size=20)
@@ -145,6 +148,7 @@ expectations = st.builds(
     offloaded_layers=tuples(st.integers(0, 11)),
     offloaded_bytes=counts,
     pool_bytes=counts,
+    graph_bytes=counts,
     slot_capacity=st.integers(0, 12),
     slots=layer_maps,
     refill_after=layer_maps,
@@ -152,6 +156,14 @@ expectations = st.builds(
     is_uva=st.booleans(),
     ignored_requests=tuples(names),
     unmatched_selectors=tuples(names),
+)
+waives = st.builds(
+    Waive,
+    cell=texts,
+    verdict=st.sampled_from(WAIVABLE),
+    reason=texts,
+    link=texts,
+    expires=st.dates().map(lambda day: day.isoformat()),
 )
 cases = st.builds(
     Case,
@@ -165,6 +177,7 @@ cases = st.builds(
     expected=expectations,
     expected_baseline=expectations,
     axes=st.dictionaries(names, texts, max_size=2),
+    waive=st.none() | waives,
 )
 run_keys = st.builds(RunKey, setting=settings, workload=workloads, repeat=st.integers(0, 1))
 planned_cases = st.builds(PlannedCase, case=cases, baseline_key=run_keys, target_key=run_keys)
@@ -231,16 +244,27 @@ buffer_pools = st.builds(
     slots=layer_maps,
     refill_after=layer_maps,
 )
+host_memories = st.builds(
+    HostMemory,
+    rss_bytes=counts,
+    pss_bytes=counts,
+    group_rss_bytes=counts,
+    group_pss_bytes=counts,
+    num_processes=counts,
+)
 memory_traces = st.builds(
     MemoryTrace,
     device_bytes=counts,
     device_peak_bytes=counts,
     device_capacity_bytes=st.none() | counts,
     device_load_bytes=counts,
+    device_load_peak_bytes=counts,
     pinned_bytes=counts,
+    pinned_allocated_bytes=st.none() | counts,
     host_bytes=counts,
     granularity_bytes=counts,
     by_kind=st.dictionaries(names, counts, max_size=2),
+    process=st.none() | host_memories,
 )
 races = st.builds(
     Race,
@@ -370,6 +394,7 @@ CORE_TYPES = {
     Step: steps,
     Workload: workloads,
     Expectation: expectations,
+    Waive: waives,
     Case: cases,
     RunKey: run_keys,
     PlannedCase: planned_cases,
@@ -381,6 +406,7 @@ CORE_TYPES = {
     Run: runs,
     ParamPlacement: param_placements,
     BufferPoolInfo: buffer_pools,
+    HostMemory: host_memories,
     MemoryTrace: memory_traces,
     Race: races,
     SlotEvent: slot_events,

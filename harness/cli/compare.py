@@ -69,7 +69,7 @@ def compare(
         outcome, stopped = run_until_stopped(session, plan)
         notes = {} if stopped else attribute_failures(session.results, session)
     pages = write_pages(session, outcome, {**manifest, "attributed": notes})
-    finish(session.folder, outcome, session.results, pages, json_=json_, attributed=notes)
+    finish(session, outcome, pages, json_=json_, attributed=notes)
     return INTERRUPTED if stopped else outcome.exit_code
 
 

@@ -89,7 +89,7 @@ def print_kill_table(table: KillTable) -> None:
     ):
         if lines := table.of(kind):
             heading = "".join(f"{name:<10}" for name in judges)
-            out.print(f"\n{title:<56}{heading}plain test", style="bold", markup=False)
+            out.print(f"\n{title:<61}{heading}plain test", style="bold", markup=False)
             for line in lines:
                 _print_line(line, judges)
     if waiting := [line for line in table.lines if line.needs]:
@@ -111,7 +111,7 @@ def _print_line(line: FaultLine, judges: Sequence[str]) -> None:
     for where, row in merge_runners(line.rows):
         marks = [OBJECTS if j in row.objected else SILENT * (j in row.silent) for j in judges]
         cells = "".join(f"{mark:<10}" for mark in marks)
-        text = f"{name:<28}{where:<28}{cells}{PLAIN[row.plain_passes]:<11}{seen}"
+        text = f"{name:<33}{where:<28}{cells}{PLAIN[row.plain_passes]:<11}{seen}"
         out.print(text.rstrip(), markup=False)
         name = seen = ""
     if line.why:

@@ -87,7 +87,7 @@ def _print_faults(*, json_: bool) -> int:
     known = [FAULTS.get(name) for name in FAULTS]
     known = [fault for fault in known if fault.kind != "test"]
     if json_:
-        fields = ("name", "kind", "summary", "seen_in", "killed_by", "blind", "needs")
+        fields = ("name", "kind", "summary", "seen_in", "killed_by", "blind", "needs", "workload")
         print_json([{name: getattr(fault, name) for name in fields} for fault in known])
         return 0
     for fault in known:

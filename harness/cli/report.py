@@ -29,7 +29,7 @@ def report(
     from harness.core import UsageError
     from harness.judge import conclude
     from harness.record import find_shortfall, load_session, merge_sessions
-    from harness.report import render_html, render_junit, render_markdown
+    from harness.report import render_html, render_junit, render_markdown, view_coverage
 
     renderers = {"html": render_html, "junit": render_junit, "markdown": render_markdown}
     if format_ not in renderers:
@@ -52,7 +52,9 @@ def report(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text_atomic(path, text)
     if json_:
-        print_json({"session": str(session.folder), "report": str(path), "outcome": outcome})
+        coverage = view_coverage(session.results, session.runs)
+        facts = {"session": str(session.folder), "report": str(path), "outcome": outcome}
+        print_json({**facts, "coverage": coverage})
     else:
         for problem in session.problems:
             out.print(f"note: {problem}", markup=False)

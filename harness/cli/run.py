@@ -90,7 +90,7 @@ def run(
         watch.start(f"{chosen.name} matrix", plan, options.num_jobs)
         outcome, stopped = run_until_stopped(session, plan)
     pages = write_pages(session, outcome, manifest, extra_report=report, junit=junit)
-    finish(session.folder, outcome, session.results, pages, json_=json_)
+    finish(session, outcome, pages, json_=json_)
     return INTERRUPTED if stopped else outcome.exit_code
 
 
@@ -144,9 +144,8 @@ def _releases(settings: Sequence[Setting]) -> dict[str, Json]:
 
 
 def finish(
-    folder: Path,
+    session: Session,
     outcome: Outcome,
-    results: list[CaseResult],
     pages: dict[str, str],
     *,
     json_: bool,
@@ -155,6 +154,7 @@ def finish(
     """Print what a session amounts to, and by case id what a difference comes with."""
     from harness.report import summary
 
+    folder, results = session.folder, session.results
     if json_:
         print_json(
             {
@@ -167,14 +167,15 @@ def finish(
         )
         return
     out.print()
-    out.print(summary(outcome, results))
+    out.print(summary(outcome, results, session.runs))
     for note in (attributed or {}).values():
         out.print(f"Attributed: {note}", markup=False)
     out.print()
     out.print(f"record  {folder}", markup=False)
     for kind, path in pages.items():
         out.print(f"{kind:<7} {path}", markup=False)
-    bad = next((r for r in results if r.counts and r.verdict is not Verdict.PASS), None)
+    red = [r for r in results if r.counts and r.verdict is not Verdict.PASS]
+    bad = min(red, key=lambda result: result.is_waived, default=None)
     if bad is not None:
         out.print(f"look    harness show '{bad.case.anchor}'", markup=False)
 
@@ -186,6 +187,7 @@ def brief(result: CaseResult) -> dict[str, Json]:
         "model": result.case.workload.model.display_name,
         "role": result.case.role,
         "verdict": result.verdict.value,
+        **({"waived": result.case.waive.reason} if result.is_waived and result.case.waive else {}),
         "axes": dict(result.case.axes),
         "findings": {f.judge: f"{f.verdict.value}: {f.summary}" for f in result.findings},
         "command": result.command,

@@ -1,6 +1,6 @@
 """The nouns every stage shares; standard library only, JSON both ways."""
 
-from .case import Case, Expectation, Plan, PlannedCase, Role, RunKey, Skipped, Tier
+from .case import Case, Expectation, Plan, PlannedCase, Role, RunKey, Skipped, Tier, Waive
 from .codec import SCHEMA_VERSION, Json, canonical_json, decode, encode
 from .errors import (
     ComparisonError,
@@ -19,6 +19,7 @@ from .errors import (
 )
 from .probe import (
     BufferPoolInfo,
+    HostMemory,
     IntegrityTrace,
     MemoryTrace,
     OrderingTrace,
@@ -76,6 +77,7 @@ __all__ = [
     "Finding",
     "HarnessError",
     "HostInfo",
+    "HostMemory",
     "IntegrityTrace",
     "Json",
     "LaunchError",
@@ -111,6 +113,7 @@ __all__ = [
     "UsageError",
     "Verdict",
     "WeightReads",
+    "Waive",
     "Workload",
     "canonical_json",
     "decode",

@@ -38,6 +38,8 @@ class Expectation:
     """Sum of their bytes."""
     pool_bytes: int = 0
     """Bytes of the static buffer pool on the device."""
+    graph_bytes: int = 0
+    """Device bytes that recorded graphs keep to copy weights into on forward."""
     slot_capacity: int = 0
     """Slots in the pool; 0 without prefetch."""
     slots: Mapping[int, int] = field(default_factory=dict)
@@ -54,6 +56,25 @@ class Expectation:
     """Selectors that match no parameter: each makes the case VACUOUS."""
     all_params: tuple[str, ...] = ()
     """Every parameter name the model must have, offloaded or not; empty when not computed."""
+
+
+WAIVABLE = ("FAIL", "VACUOUS", "ERROR")
+"""Verdicts that a cell may be waived for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waive:
+    """Why a cell may be red, until when: its one known verdict does not fail a session."""
+
+    cell: str
+    """Expression over cells, as `-k` takes it."""
+    verdict: str
+    """One of `WAIVABLE`; with any other verdict the cell is judged as if not waived."""
+    reason: str
+    link: str = ""
+    """Where it is shown: a script, a report."""
+    expires: str
+    """ISO 8601 date, the last day it holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +103,18 @@ class Case:
     """Axis name -> value, for filters and JUnit properties."""
     must_fail: tuple[str, ...] = ()
     """Judges that must say FAIL of a control, since its fault is theirs to catch."""
+    waive: Waive | None = None
+    """Why it may be red."""
 
     @property
     def anchor(self) -> str:
-        """Short readable id within a session: the target's setting id, prefixed where needed."""
+        """Short readable id within a session: the target's setting id, prefixed where needed.
+
+        A lifecycle's name stands before it.
+        """
         prefix = "" if self.role == "case" else f"{self.role}-"
-        return f"{self.workload.model.name}/{prefix}{self.target.setting_id}"
+        of = f"{self.workload.name}/" if self.workload.is_lifecycle else ""
+        return f"{self.workload.model.name}/{of}{prefix}{self.target.setting_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,21 @@ class BufferPoolInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """Host bytes by the kernel's account, shared pages once (RSS) or by share (PSS)."""
+
+    rss_bytes: int
+    """Resident in the worker's process."""
+    pss_bytes: int
+    """The same, each shared page divided among those that share it."""
+    group_rss_bytes: int
+    """Resident in all processes of the worker's process group, pages counted once in each."""
+    group_pss_bytes: int
+    num_processes: int = 1
+    """Of the group; those that could not be read are not in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryTrace:
     """Bytes by the allocator's own account, not the offloader's."""
 
@@ -57,14 +72,20 @@ class MemoryTrace:
     device_capacity_bytes: int | None = None
     device_load_bytes: int = 0
     """In use right after loading."""
+    device_load_peak_bytes: int = 0
+    """Highest until loading was done, before the first generate."""
     pinned_bytes: int = 0
-    """Pinned host bytes in use."""
+    """Pinned host bytes in use, as they were asked for."""
+    pinned_allocated_bytes: int | None = None
+    """What the allocator took for them, rounding included; None where nobody can say."""
     host_bytes: int = 0
     """Pageable host bytes in use for weights."""
     granularity_bytes: int = 1
     """Allocator rounding; equality is judged to this times the number of tensors."""
     by_kind: Mapping[str, int] = field(default_factory=dict)
     """Device bytes by use: `weights`, `kv_cache`, `buffer_pool`, `state`."""
+    process: HostMemory | None = None
+    """Host memory of the worker's process and group; None where the kernel does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

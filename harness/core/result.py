@@ -92,12 +92,21 @@ class CaseResult:
         return self.case.role not in ("null", "control")
 
     @property
+    def is_waived(self) -> bool:
+        """Whether it is red as its waive says, and the waive holds."""
+        waive = self.case.waive
+        is_known = waive is not None and self.counts and self.verdict.value == waive.verdict
+        return is_known and all(f.judge != "waive" for f in self.findings)
+
+    @property
     def behaved(self) -> bool:
         """A null case must PASS; a control must FAIL by each judge of `case.must_fail`.
 
         Every other case behaves.
         """
         wanted = {"null": Verdict.PASS, "control": Verdict.FAIL}.get(self.case.role)
+        if self.verdict is Verdict.UNSUPPORTED:
+            return True  # what was refused guards nothing, and nothing that ran relied on it
         if wanted is None or self.verdict is not wanted:
             return wanted is None
         return self.case.role != "control" or not self.not_failed

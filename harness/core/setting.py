@@ -203,6 +203,11 @@ class Setting:
         for name in OWNED_ENV:
             if name in self.env:
                 raise SettingError(f"env {name} is decided by the setting's own field; remove it")
+        for name in ("PYTHONPATH", *(["VLLM_PLUGINS"] if self.engine.startswith("vllm") else [])):
+            if name in self.env:
+                raise SettingError(
+                    f"env {name} would shut the harness out of the engine; remove it"
+                )
         for name in self.instruments:
             if name not in INSTRUMENTS:
                 known = ", ".join(INSTRUMENTS)

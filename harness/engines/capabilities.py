@@ -9,7 +9,7 @@ REFERENCE: dict[str, Json] = {
     "backends": ("uva", "prefetch"),
     "architectures": ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM"),
     "dtypes": ("auto", "float32", "bfloat16", "float16"),
-    "graphs": "recorded graphs are not in this engine yet",
+    "graphs": {"cuda": "graphs are recorded on device='simulated' only"},
     "server": "the embedded engine is no server",
 }
 """The reference engine's statement."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from harness import refengine
 from harness.core import (
     Json,
-    Logprobs,
     MemoryTrace,
     ProbeSnapshot,
     RequestOutput,
@@ -38,6 +37,7 @@ from .base import (
     OffloadedModule,
 )
 from .reference_args import engine_kwargs
+from .reference_steps import STEPS, read_leftover, take_step, to_output, told_apart
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +58,7 @@ class ReferenceModules:
 class ReferenceEngine:
     """Runs `harness.refengine.LLM`; its worker is reached through `collective_rpc` only."""
 
-    supports = frozenset({"generate"})
+    supports = frozenset({"generate", *STEPS})
     enters_itself = False
     rank_probes: tuple[ProbeSnapshot, ...] = ()
 
@@ -86,19 +86,26 @@ class ReferenceEngine:
 
     def generate(self, step_idx: int) -> tuple[RequestOutput, ...]:
         """See `Engine.generate`."""
-        sampling = refengine.SamplingParams(**encode(self.workload.sampling_params))
-        prompts = self.workload.prompt_token_ids
-        try:
-            answers = self._started().generate(prompt_token_ids=prompts, sampling_params=sampling)
-        except refengine.OutOfDeviceMemoryError as error:
-            raise EngineOutOfMemory(str(error)) from error
-        except refengine.ConfigError as error:
-            raise EngineRefused(str(error)) from error
+        answers = self.ask()
         return tuple(to_output(answer, step_idx) for answer in answers)
+
+    def ask(self, abort_at_end: Collection[int] = ()) -> list[refengine.RequestOutput]:
+        """The engine's own answers to all prompts of the workload; some may be aborted.
+
+        Raises:
+            EngineRefused: the engine refuses to compute as it is now.
+            EngineOutOfMemory: there is no room to compute.
+        """
+        with told_apart():
+            return self.started().generate(
+                prompt_token_ids=self.workload.prompt_token_ids,
+                sampling_params=refengine.SamplingParams(**encode(self.workload.sampling_params)),
+                abort_at_end=abort_at_end,
+            )
 
     def rpc(self, method: str, *args: Json) -> Json:
         """See `Engine.rpc`."""
-        return self._started().collective_rpc(method, args)[0]
+        return self.started().collective_rpc(method, args)[0]
 
     def probe(self) -> ProbeSnapshot:
         """See `Engine.probe`."""
@@ -107,34 +114,23 @@ class ReferenceEngine:
 
     def do(self, step: Step) -> None:
         """See `Engine.do`."""
-        raise EngineRefused(f"step {step.name!r} is not one of this engine's")
+        with told_apart():
+            take_step(self, step)
 
     def leftover(self) -> MemoryTrace | None:
-        """See `Engine.leftover`."""
-        return None
+        """See `Engine.leftover`; a core in a process of its own says it before it exits."""
+        left = None if self.llm is None else self.llm.left_behind
+        return None if left is None else read_leftover(left)
 
     def shutdown(self) -> None:
         """See `Engine.shutdown`."""
         if self.llm is not None:
             self.llm.shutdown()
 
-    def _started(self) -> refengine.LLM:
+    def started(self) -> refengine.LLM:
+        """The engine; an assertion before `start`."""
         assert self.llm is not None, "start() first"
         return self.llm
-
-
-def to_output(answer: refengine.RequestOutput, step_idx: int) -> RequestOutput:
-    """The engine's answer as the harness keeps it."""
-    rows = answer.logprobs
-    return RequestOutput(
-        request_id=answer.request_id,
-        step_idx=step_idx,
-        prompt_token_ids=tuple(answer.prompt_token_ids),
-        token_ids=tuple(answer.token_ids),
-        logprobs=None if rows is None else decode(Logprobs, asdict(rows)),
-        finish_reason=answer.finish_reason,
-        text=answer.text,
-    )
 
 
 class ReferenceView:
@@ -143,7 +139,6 @@ class ReferenceView:
     version = refengine.__version__
     not_observed: Sequence[str] = ()
     sees_compute = True
-    is_asleep = False
     tensor_part = (0, 1)
 
     def __init__(self, worker: Any) -> None:
@@ -156,6 +151,11 @@ class ReferenceView:
         return self._read(self.worker, "model_runner")
 
     @property
+    def is_asleep(self) -> bool:
+        """See `EngineView`; also true of weights that woke without content."""
+        return not self._read(self.worker, "has_weights")
+
+    @property
     def runner_version(self) -> Runner | None:
         """See `EngineView`."""
         runner = self.runner
@@ -166,7 +166,7 @@ class ReferenceView:
     @property
     def offloader(self) -> object:
         """See `EngineView`."""
-        return self._read(self.modules.module("offloader"), "get_offloader")()
+        return self._read(self.runner, "offloader")
 
     @property
     def model(self) -> nn.Module:
@@ -183,7 +183,8 @@ class ReferenceView:
     @property
     def env(self) -> Mapping[str, Json]:
         """See `EngineView`."""
-        return envs.read_envs()
+        env: Mapping[str, Json] = self._read(self.worker, "env")
+        return env
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -217,6 +218,7 @@ class ReferenceView:
             device_peak_bytes=stats["device"]["peak"],
             device_capacity_bytes=stats["capacity"],
             pinned_bytes=stats["pinned"]["current"],
+            pinned_allocated_bytes=stats["pinned"]["taken"],
             host_bytes=stats["host"]["by_kind"].get("weights", 0),
             by_kind=stats["device"]["by_kind"],
         )

@@ -42,7 +42,7 @@ class Fault:
     kind: Kind = "mutant"
     """`equivalent` changes nothing that matters; `test` only serves to make a bad test."""
     seen_in: tuple[str, ...] = ()
-    """Public reports of the same defect, e.g. `vllm#54975`."""
+    """Public reports of the same defect, or the nearest to it, e.g. `vllm#54975`."""
     defect_class: str = ""
     """Letter of the class in the catalogue of public reports, A to J."""
     killed_by: tuple[str, ...] = ()
@@ -63,6 +63,10 @@ class Fault:
     """Schedules of the simulated device to try it in."""
     model: str = "tiny-llama"
     """Model to try it on."""
+    workload: str = "default"
+    """Where it shows: the default workload, cut short, or a lifecycle by its name."""
+    enforce_eager: bool = True
+    """False where it shows in recorded graphs only."""
     only_if: Callable[[OffloadConfig], str | None] | None = None
     """Why it changes nothing under these offload fields; None when it applies."""
     before_start: Callable[[EngineModules], None] | None = None
@@ -106,6 +110,8 @@ class Fault:
             return f"offload mode {mode} is not one of {', '.join(modes)}"
         if setting.runner is not None and setting.runner not in self.runners:
             return f"runner {setting.runner} is not one of {', '.join(self.runners)}"
+        if setting.enforce_eager and not self.enforce_eager:
+            return "every step runs eagerly: there is no recorded graph"
         return self.only_if(setting.offload) if self.only_if is not None else None
 
 

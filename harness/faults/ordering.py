@@ -68,6 +68,8 @@ def _wrap_around_ring_in_vllm(modules: EngineModules) -> None:
     replace_name(modules.module("offloader.prefetch"), "_get_next_prefetch_index", next_index)
 
 
+WITH_STREAMS = ("reference", "vllm")
+"""Engines whose copies and compute can overtake one another."""
 DROPPED_REFILL = 2
 """Index of the offloaded module whose refills are dropped."""
 
@@ -97,7 +99,7 @@ NO_WAIT_FOR_COPY = Fault(
     blind="tokens and integrity where copies are fast (in_order); ordering sees it everywhere",
     modes=("prefetch",),
     schedules=("in_order", "copy_late"),
-    engines=WITH_VLLM,
+    engines=WITH_STREAMS,
     before_start=_drop_copy_wait,
     in_vllm=_drop_copy_wait_in_vllm,
 )
@@ -111,7 +113,7 @@ NO_WAIT_FOR_READER = Fault(
     blind="tokens and integrity where compute is fast (in_order); ordering sees it everywhere",
     modes=("prefetch",),
     schedules=("in_order", "compute_late"),
-    engines=WITH_VLLM,
+    engines=WITH_STREAMS,
     before_start=_drop_reader_wait,
     in_vllm=_drop_reader_wait_in_vllm,
 )

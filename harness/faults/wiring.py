@@ -118,8 +118,7 @@ PIN_FLAG_CACHED = Fault(
     seen_in=("vllm#37672", "vllm#37482"),
     defect_class="I",
     killed_by=("effect",),
-    blind="tokens; settings that leave pinning on; the flag flipped between two engines of one "
-    "process, which the engine cannot have yet",
+    blind="tokens; settings that leave pinning on",
     offloads=UNPINNED,
     only_if=_unless_pinned,
     before_start=_pin_everywhere,

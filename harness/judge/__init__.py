@@ -3,5 +3,6 @@
 from .base import Judge
 from .case import JUDGES, judge_case
 from .verdict import conclude
+from .waives import check_waive
 
-__all__ = ["JUDGES", "Judge", "conclude", "judge_case"]
+__all__ = ["JUDGES", "Judge", "check_waive", "conclude", "judge_case"]

@@ -56,7 +56,8 @@ def _ended_badly(side: str, run: Run) -> Finding | None:
     if run.status not in _ENDINGS:
         return None
     ending = _ENDINGS[run.status]
-    summary = f"the {side} {ending}: {run.error or 'no error line was left'}"
+    reason = (run.error or "no error line was left").removeprefix("out of device memory: ")
+    summary = f"the {side} {ending}: {reason}"
     return _word("run", Verdict.ERROR, summary, side, run, cause=f"a run {ending}")
 
 

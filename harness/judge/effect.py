@@ -6,6 +6,7 @@ FAIL: something happened that nobody asked for, or the offloader's books contrad
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -16,6 +17,8 @@ from .arguments import ArgumentCheck, argument_rows, check_arguments
 from .base import count_bytes, finding, nothing_offloaded, probe_of
 from .ranks import check_ranks, count_alike, count_ranks
 
+VERSION = re.compile(r"\d+\.\d+")
+"""A release's label that claims a version, and not just a name."""
 OFFLOADERS = {
     "none": "NoopOffloader",
     "uva": "UVAOffloader",
@@ -32,7 +35,7 @@ class _Side:
     expected: Expectation
     probe: ProbeSnapshot
     run: Run
-    model_path: str
+    model_paths: tuple[str, ...]
     """Of the checkpoint that was asked for."""
 
     @property
@@ -109,8 +112,15 @@ def _side(case: Case, name: str, run: Run) -> _Side:
         expected=case.expected if is_target else case.expected_baseline,
         probe=probe_of(run),
         run=run,
-        model_path=case.workload.model.path,
+        model_paths=_model_paths(case, probe_of(run).step_idx),
     )
+
+
+def _model_paths(case: Case, step_idx: int) -> tuple[str, ...]:
+    """The model's path, and that of the checkpoint it was last reloaded from by that step."""
+    steps = case.workload.steps if step_idx < 0 else case.workload.steps[: step_idx + 1]
+    reloaded = [str(s.args["path"]) for s in steps if s.kind == "reload_weights"]
+    return (case.workload.model.path, *reloaded[-1:])
 
 
 def _problems(side: _Side) -> list[_Problem]:
@@ -178,8 +188,11 @@ def _identity(side: _Side) -> list[_Problem]:
     elif bool(eager) != side.setting.enforce_eager:
         cause = f"enforce_eager={side.setting.enforce_eager} was asked for, {eager} is in effect"
         problems.append((cause, side.name))
+    label, version = side.setting.release, side.probe.engine_version
+    if VERSION.match(label) and not version.startswith(label):
+        problems.append((f"release {label} was asked for, {version} is live", side.name))
     model = side.probe.effective_config.get("model")
-    if model is not None and PurePath(str(model)) != PurePath(side.model_path):
+    if model is not None and PurePath(str(model)) not in map(PurePath, side.model_paths):
         problems.append((f"the {side.name} runs another model than asked", str(model)))
     problems += [(a.words, side.name) for a in side.arguments if a.is_ok is False]
     return [_Problem(verdict=Verdict.VACUOUS, cause=c, detail=d) for c, d in problems]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from harness.core import Case, Finding, IntegrityTrace, Json, Run, Verdict, WeightReads
@@ -96,6 +96,20 @@ def _unproven(side: Recorded) -> str:
     for param in sorted(lost, key=lambda p: not p.is_offloaded):
         where = "offloaded" if param.is_offloaded else "resident"
         return f"{_short(param.name)} is {where} and was never hashed"
+    return _held_against_itself(side, trace, hashed)
+
+
+def _held_against_itself(
+    side: Recorded, trace: IntegrityTrace, hashed: Mapping[str, WeightReads]
+) -> str:
+    """The first parameter that has nothing outside itself to be held against; empty if none.
+
+    One on the device may be derived, as long as compute was seen to read it unchanged.
+    """
+    for param in side.probe.params:
+        if hashed[param.name].is_first_read and (param.is_offloaded or trace.mode == "rest"):
+            unknown = f"{_short(param.name)} is in no checkpoint"
+            return f"{unknown}, it was only held against its own first read"
     if all(reads.is_first_read for reads in hashed.values()):
         return "no parameter is in a checkpoint, each was held against its first read"
     return ""

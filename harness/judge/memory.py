@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from harness.core import Case, Expectation, Finding, Json, MemoryTrace, Run, Verdict
 
 from .base import count_bytes, finding, nothing_offloaded, probe_of
+from .growth import GREW, who_grew
 
-WEIGHT_KINDS = ("weights", "buffer_pool")
+WEIGHT_KINDS = ("weights", "buffer_pool", "graph_weights")
 """Device bytes compared when the sides differ in more than offload, so that state may differ."""
+TAX_SHARE = 0.25
+"""Of the offloaded bytes: host memory that grows by more beyond them is named."""
 
 
 def judge_memory(case: Case, baseline: Run, target: Run) -> Finding | None:
@@ -30,12 +33,14 @@ def judge_memory(case: Case, baseline: Run, target: Run) -> Finding | None:
     expected = _net(case.expected) - _net(case.expected_baseline)
     tolerance = _tolerance(case, left, right)
     evidence: dict[str, Json] = {
-        "baseline": asdict(left),
-        "target": asdict(right),
+        "baseline": _reproducible(left),
+        "target": _reproducible(right),
         "account": account,
         "saved_bytes": saved,
         "expected_saved_bytes": expected,
         "tolerance_bytes": tolerance,
+        "host_growth_bytes": _taken(right) - _taken(left),
+        "expected_host_growth_bytes": _host_growth(case),
     }
     if unproven := _unproven(case, baseline, target, saved):
         summary, cause = unproven
@@ -49,11 +54,14 @@ def judge_memory(case: Case, baseline: Run, target: Run) -> Finding | None:
         return finding("memory", Verdict.FAIL, summary, evidence, cause=cause)
     cause = "host memory does not hold the offloaded copies"
     wrong = _lost_copies(baseline, target, left, right, tolerance)
+    if not wrong and (wrong := who_grew(case, baseline, target)):
+        cause = GREW
     if not wrong and (wrong := _kept(baseline, target)):
         cause = "a shut-down engine still holds memory"
     if wrong:
         return finding("memory", Verdict.FAIL, wrong, evidence, cause=cause)
-    return finding("memory", Verdict.PASS, _proof(case, saved), evidence)
+    proof = _proof(case, saved) + _tax(case, left, right)
+    return finding("memory", Verdict.PASS, proof, evidence)
 
 
 def _kept(baseline: Run, target: Run) -> str:
@@ -91,7 +99,7 @@ def _unproven(case: Case, baseline: Run, target: Run, saved: int) -> tuple[str, 
 
 def _net(expected: Expectation) -> int:
     """Device bytes an expectation frees."""
-    return expected.offloaded_bytes - expected.pool_bytes
+    return expected.offloaded_bytes - expected.pool_bytes - expected.graph_bytes
 
 
 def _saved(case: Case, left: MemoryTrace, right: MemoryTrace) -> tuple[str, int]:
@@ -142,6 +150,35 @@ def _lost_copies(
     return ""
 
 
+def _reproducible(trace: MemoryTrace) -> dict[str, Json]:
+    """The allocators' account, without the kernel's, which no second run repeats to the byte."""
+    return asdict(replace(trace, process=None))
+
+
+def _taken(trace: MemoryTrace) -> int:
+    """Host bytes taken for weights, rounding of pinned allocations included where it is known."""
+    pinned = trace.pinned_allocated_bytes
+    return trace.host_bytes + (trace.pinned_bytes if pinned is None else pinned)
+
+
+def _host_growth(case: Case) -> int:
+    return case.expected.offloaded_bytes - case.expected_baseline.offloaded_bytes
+
+
+def _tax(case: Case, left: MemoryTrace, right: MemoryTrace) -> str:
+    """A sentence where host memory grew by much more than what is offloaded; else nothing."""
+    grown, wanted = _taken(right) - _taken(left), _host_growth(case)
+    if wanted <= 0 or grown <= wanted * (1 + TAX_SHARE):
+        return ""
+    asked = right.pinned_bytes + right.host_bytes - left.pinned_bytes - left.host_bytes
+    by_rounding = f", {grown - asked:,} of it by rounding pinned allocations up"
+    return (
+        f" Pinned tax: host memory grew by {count_bytes(grown)}, "
+        f"{grown / wanted - 1:.0%} more than is offloaded"
+        f"{by_rounding if grown > asked else ''}."
+    )
+
+
 def _proof(case: Case, saved: int) -> str:
     text = f"The device holds {count_bytes(saved)} less"
     if saved <= 0:
@@ -149,5 +186,7 @@ def _proof(case: Case, saved: int) -> str:
     if case.expected_baseline.offloaded_bytes:
         return f"{text}, as computed from what each side offloads."
     pool = case.expected.pool_bytes
+    graph = case.expected.graph_bytes
     parts = f"{case.expected.offloaded_bytes:,} offloaded"
-    return f"{text}: {parts}{f' minus a pool of {pool:,}' if pool else ''}."
+    parts += f" minus a pool of {pool:,}" if pool else ""
+    return f"{text}: {parts}{f' minus temporaries of graphs of {graph:,}' if graph else ''}."

@@ -51,6 +51,23 @@ def _differences(first: ProbeSnapshot, probe: ProbeSnapshot) -> list[str]:
     ):
         if mine != other:
             found.append(f"{what} {mine or 'nothing'}, rank 0 {what} {other or 'nothing'}")
-    if first.offloaded_bytes and not probe.offloaded_bytes:
-        found.append("holds no offloaded parameter, rank 0 does")
+    for name in ("model", "enforce_eager", "dtype"):
+        value, wanted = probe.effective_config.get(name), first.effective_config.get(name)
+        if value != wanted:
+            found.append(f"has {name}={value}, rank 0 has {wanted}")
+    if bool(first.offloaded_bytes) != bool(probe.offloaded_bytes):
+        which = ("holds", "does not") if probe.offloaded_bytes else ("holds no", "does")
+        found.append(f"{which[0]} offloaded parameter, rank 0 {which[1]}")
+    if probe.reported_offloaded_bytes != probe.offloaded_bytes:
+        counts = f"{probe.reported_offloaded_bytes:,} against {probe.offloaded_bytes:,} bytes"
+        found.append(f"has an offloader that miscounts: {counts}")
+    for what, values in (
+        (
+            "pinned",
+            [{p.is_pinned for p in each.params if p.is_offloaded} for each in (probe, first)],
+        ),
+        ("views", [{p.is_uva for p in each.params if p.is_offloaded} for each in (probe, first)]),
+    ):
+        if values[0] != values[1]:
+            found.append(f"holds its offloaded parameters otherwise than rank 0 ({what})")
     return found

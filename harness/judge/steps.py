@@ -7,6 +7,7 @@ from dataclasses import replace
 from harness.core import Case, Finding, Run, Verdict
 
 from .base import Judge, finding
+from .sleep import judge_sleep
 
 PER_STEP = ("effect", "placement", "integrity")
 """Judges asked after every step; the others speak of the whole run."""
@@ -22,6 +23,8 @@ def judge_lifecycle(
     VACUOUS when a step of either side was not probed.
     """
     at_end = judge(case, baseline, target)
+    if name == "memory" and (asleep := judge_sleep(case, baseline, target)) is not None:
+        return asleep if at_end is None or at_end.verdict is not Verdict.FAIL else at_end
     if name not in PER_STEP:
         return at_end
     found: list[Finding] = []

@@ -30,6 +30,7 @@ from .logprobs import (
     margin_to,
     runner_up_margin,
 )
+from .updates import unproven_update
 
 MAX_STRIPS = 8
 """Differing answers kept as evidence."""
@@ -85,7 +86,8 @@ def judge_tokens(case: Case, baseline: Run, target: Run) -> Finding:
     answers with another number of tokens than asked, or keeps no log-probabilities.
     VACUOUS: sampling instead of greedy, no common output, empty answers, other prompts, unanswered
     prompts, not-a-number in the baseline, or a difference under LOGPROB with no log-probabilities
-    to weigh it by; and equal answers that are not as long as asked, or lack log-probabilities.
+    to weigh it by; and equal answers that are not as long as asked, or lack log-probabilities, or
+    follow an update that changes no weight.
     """
     if len(baseline.outputs) != len(target.outputs) and baseline.outputs and target.outputs:
         summary = (
@@ -115,6 +117,9 @@ def judge_tokens(case: Case, baseline: Run, target: Run) -> Finding:
     found = judge(pairs, differing, evidence)
     if found.verdict is Verdict.PASS and (lack := lacking(case, pairs)) is not None:
         return finding("tokens", lack.verdict, lack.text, evidence, cause=lack.cause)
+    if found.verdict is Verdict.PASS and (reason := unproven_update(case, baseline)):
+        cause = reason.partition(":")[0]
+        return finding("tokens", Verdict.VACUOUS, reason, evidence, cause=cause)
     return found
 
 

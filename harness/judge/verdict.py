@@ -9,6 +9,9 @@ from textwrap import shorten
 
 from harness.core import EXIT_ORDER, CaseResult, ExitCode, Finding, Outcome, Verdict
 
+from .proven import all_saved, weights_words
+from .runners import missing_runner
+
 _CODES = {
     Verdict.FAIL: ExitCode.FAIL,
     Verdict.ERROR: ExitCode.ERROR,
@@ -27,19 +30,27 @@ def conclude(results: Sequence[CaseResult], *, controls: bool = True) -> Outcome
     The exit code is the worst of FAIL 1, ERROR 3, VACUOUS 4 that any counted case has; 4 when
     nothing was compared or nothing that was asked for was proven; 5 when all were UNSUPPORTED;
     else 0, and 3 in its place when a control misbehaved or did not run, or there is none: no null
-    case at all, or no planted fault although a case asks for offload.
+    case at all, or no planted fault although a case asks for offload. 3 also in place of 0 and 4
+    when both runners are asked for and one of them was not proven to have run.
 
     Args:
         results: every case of the session, controls included.
         controls: False when the caller switched controls off: then none is missed.
+
+    A waived cell is counted and named, and does not decide the code.
     """
     counted = [r for r in results if r.counts]
     counts = Counter(r.verdict for r in counted)
+    waived = [r for r in counted if r.is_waived]
     said: dict[str, str] = {}
     for result in results:
         if not result.counts and said.get(result.case.case_id, "ok") == "ok":
             said[result.case.case_id] = _control_status(result)
-    code, sentence = _main(counted, counts)
+    code, sentence = _main([r for r in counted if not r.is_waived], has_waived=bool(waived))
+    sentence = " ".join(filter(None, (sentence, _waived(waived))))
+    if counted and (lacking := missing_runner(results)):
+        sentence = f"{lacking} Otherwise: {sentence}"
+        code = ExitCode.ERROR if code in (ExitCode.PASS, ExitCode.VACUOUS) else code
     bad = [r for r in results if not r.behaved]
     places = _releases(results)
     warning = _distrust(bad, names_place=bool(places)) if bad else ""
@@ -86,7 +97,7 @@ def _missing_controls(results: Sequence[CaseResult]) -> str:
 
 
 def _missing(results: Sequence[CaseResult], guarded: Sequence[CaseResult]) -> list[str]:
-    roles = {r.case.role for r in results}
+    roles = {r.case.role for r in results if r.verdict is not Verdict.UNSUPPORTED}
     missing = [] if "null" in roles else ["no null case"]
     if "control" not in roles and any(_asks_offload(r) for r in guarded):
         missing.append("no planted fault")
@@ -103,8 +114,21 @@ def _releases(results: Sequence[CaseResult]) -> dict[str, list[CaseResult]]:
     return groups if len(groups) > 1 else {}
 
 
-def _main(counted: Sequence[CaseResult], counts: Counter[Verdict]) -> tuple[ExitCode, str]:
-    """Exit code and sentence of the counted cases alone."""
+def _waived(waived: Sequence[CaseResult]) -> str:
+    """How many cells are red as known, and why; empty without any."""
+    if not waived:
+        return ""
+    reasons = list(dict.fromkeys(r.case.waive.reason for r in waived if r.case.waive))
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    head = "1 cell is waived" if len(waived) == 1 else f"{len(waived):,} cells are waived"
+    return f"{head}: {_end(reasons[0] + more)}"
+
+
+def _main(counted: Sequence[CaseResult], *, has_waived: bool = False) -> tuple[ExitCode, str]:
+    """Exit code and sentence of the counted cases alone, those that are waived left out."""
+    if has_waived and not counted:
+        return ExitCode.PASS, "Every cell is red as known."
+    counts = Counter(r.verdict for r in counted)
     for verdict in EXIT_ORDER:
         if counts[verdict]:
             return _CODES[verdict], _what_is_wrong(counted, verdict)
@@ -141,11 +165,14 @@ def _what_is_proven(passed: Sequence[CaseResult], refused: Sequence[CaseResult])
     proofs = ["offload took effect"] if any(_asks_offload(r) for r in passed) else []
     for judge, words in (
         ("placement", "weights stand where they should"),
-        ("memory", "memory was saved" if _all_saved(passed) else "device memory is as computed"),
+        ("memory", "memory was saved" if all_saved(passed) else "device memory is as computed"),
         ("ordering", "no copy races a reader"),
-        ("integrity", "compute read the right weights"),
+        ("integrity", weights_words(passed)),
     ):
-        proofs += [words] if any(_said(r, judge, Verdict.PASS) for r in passed) else []
+        num = sum(_said(r, judge, Verdict.PASS) for r in passed)
+        wanted = sum(judge in ("ordering", "integrity") or _asks_offload(r) for r in passed)
+        partly = f" (in {num} of {len(passed)} cells)" if num < wanted else ""
+        proofs += [words + partly] if num else []
     tokens = [f for r in passed for f in r.findings if f.judge == "tokens"]
     near = sum(f.divergence is not None for f in tokens)
     num = sum(int(f.evidence.get("num_tokens", 0)) for f in tokens)
@@ -161,12 +188,6 @@ def _what_is_proven(passed: Sequence[CaseResult], refused: Sequence[CaseResult])
         verb = "is" if len(refused) == 1 else "are"
         rest = f"; {len(refused)} {verb} UNSUPPORTED ({_causes(refused)[0][0]})"
     return f"{head} proven: {_join(proofs)}{rest}."
-
-
-def _all_saved(passed: Sequence[CaseResult]) -> bool:
-    """Whether each cell whose memory was judged holds fewer device bytes than its baseline."""
-    found = [f for r in passed for f in r.findings if f.judge == "memory"]
-    return all(int(f.evidence.get("saved_bytes", 0)) > 0 for f in found)
 
 
 def _what_is_wrong(counted: Sequence[CaseResult], verdict: Verdict) -> str:

@@ -1,4 +1,4 @@
-"""Where an engine only points at its log: the error that its core's process left there first."""
+"""Where an engine only points at its log: the error that its core's process left there."""
 
 from __future__ import annotations
 
@@ -31,15 +31,22 @@ def name_root_cause(run: Run, log: Path) -> Run:
 
 
 def find_cause(log: Path) -> tuple[str, str] | None:
-    """Name and text of the first error in a log that is no pointer itself; None without one."""
+    """Name and text of the last error that an engine core logged, else of any; None without one.
+
+    What points at the log itself does not count: the traceback above it does.
+    """
     try:
         with log.open("rb") as file:
             text = file.read(MAX_BYTES).decode("utf-8", errors="replace")
     except FileNotFoundError:
         return None
+    found: list[tuple[bool, tuple[str, str]]] = []
     for line in text.splitlines():
-        found = _CAUSE.search(line.rstrip())
+        match = _CAUSE.search(line.rstrip())
         is_note = " WARNING " in line or " INFO " in line
-        if found and not is_note and POINTER not in found[2]:
-            return found[1], redact_text(found[2])[:500]
-    return None
+        if match and not is_note and POINTER not in match[2]:
+            cause = match[1], redact_text(match[2])[:500]
+            found.append((line.startswith(("(EngineCore", "(Worker")), cause))
+    of_core = [cause for is_core, cause in found if is_core]
+    causes = of_core or [cause for _, cause in found]
+    return causes[-1] if causes else None

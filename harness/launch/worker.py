@@ -6,6 +6,7 @@ else. `python -m harness.launch.worker FOLDER`.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import os
@@ -160,6 +161,12 @@ def read_device(engine: Engine) -> str:
         return "unknown"
 
 
+def begin_anew(engine: Engine) -> None:
+    """Let recorders begin anew in the live worker; an engine without a worker has none."""
+    with contextlib.suppress(InternalMovedError):
+        engine.rpc("harness_step")
+
+
 def _drive(request: LaunchRequest, progress: Progress) -> None:
     setting, workload = request.setting, request.workload
     engine: Engine = progress.timed("import", partial(ENGINES.get, setting.engine))()
@@ -182,7 +189,7 @@ def _drive(request: LaunchRequest, progress: Progress) -> None:
             if workload.is_lifecycle and step.kind != "engine_before":
                 probe = progress.timed("probe", engine.probe)
                 progress.step_probes.append(replace(probe, step_idx=step_idx))
-                engine.rpc("harness_step")
+                begin_anew(engine)
         if progress.step_probes:
             progress.probe = replace(progress.step_probes[-1], step_idx=-1)
         else:

@@ -55,11 +55,21 @@ def _held(
 ) -> torch.Tensor:
     """Stack by rows what one worker holds: all, or its part of each tensor's rows or columns."""
     whole = torch.cat(list(tensors))
-    if num_parts == 1 or shape is None or tuple(whole.shape) == shape:
+    if shape is None or tuple(whole.shape) == shape:
         return whole
     if len(shape) == 2 and shape[1] != whole.shape[1]:
         return whole.chunk(num_parts, dim=1)[index].contiguous()
-    return torch.cat([tensor.chunk(num_parts)[index] for tensor in tensors])
+    if len(tensors) == 1 and shape[0] * num_parts > whole.shape[0]:
+        rows = shape[0] * num_parts - whole.shape[0]  # embeddings are padded to equal parts
+        whole = torch.cat([whole, whole.new_zeros(rows, *whole.shape[1:])])
+        return whole.chunk(num_parts)[index]
+    if len(tensors) != len(FUSED["qkv_proj"]):
+        return torch.cat([tensor.chunk(num_parts)[index] for tensor in tensors])
+    query, *others = tensors
+    queries = query.chunk(num_parts)[index]
+    rows = (shape[0] - queries.shape[0]) // len(others)  # of keys and of values
+    start = index * others[0].shape[0] // num_parts // rows * rows  # shared where heads are few
+    return torch.cat([queries, *(tensor[start : start + rows] for tensor in others)])
 
 
 def source_names(name: str) -> tuple[str, ...]:

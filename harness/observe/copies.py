@@ -47,7 +47,9 @@ class CopyRecorder:
         """Waits decide nothing here."""
 
     def on_host_wait(self, target: Any) -> None:
-        """Nor do those of the host."""
+        """Once the host waited for everything, what is copied next is copied after no compute."""
+        if target is None:
+            self._last_site = ""
 
     def on_run(self, work: Any) -> None:
         """When work runs decides nothing here."""

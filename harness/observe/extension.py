@@ -17,21 +17,28 @@ class ProbeExtension:
     """Methods reached by `collective_rpc`; `self` is the engine's own worker."""
 
     _harness_load_bytes = 0
+    _harness_load_peak_bytes = 0
     _harness_is_asleep = False
     _harness_source: WeightSource | None = None
     """Where the weights are from since the last reload or patch; None: the configured model."""
 
     def harness_loaded(self) -> int:
-        """Note the device bytes in use now, right after loading, and watch reads from now on."""
+        """Note the device bytes in use now and their peak, and watch reads from now on."""
         view = view_of(self)
-        self._harness_load_bytes = view.memory().device_bytes
+        memory = view.memory()
+        self._harness_load_bytes = memory.device_bytes
+        self._harness_load_peak_bytes = memory.device_peak_bytes
         view.watch_reads()
         return self._harness_load_bytes
 
     def harness_probe(self) -> dict[str, Json]:
         """An encoded `ProbeSnapshot` of this worker."""
         data: dict[str, Json] = encode(
-            read_probe(view_of(self), load_bytes=self._harness_load_bytes)
+            read_probe(
+                view_of(self),
+                load_bytes=self._harness_load_bytes,
+                load_peak_bytes=self._harness_load_peak_bytes,
+            )
         )
         return data
 
@@ -75,6 +82,11 @@ class ProbeExtension:
         """
         module, _, function = planter.partition(":")
         return str(getattr(importlib.import_module(module), function)(view_of(self), name))
+
+    def harness_ask(self, place: str, *args: Json) -> Json:
+        """What `module:function` says of this live worker, given the view and `args`."""
+        module, _, function = place.partition(":")
+        return getattr(importlib.import_module(module), function)(view_of(self), *args)
 
     def harness_device(self) -> str:
         """Kind of the device this worker uses."""

@@ -15,12 +15,13 @@ from .memory import read_memory
 from .placement import read_placement
 
 
-def read_probe(view: EngineView, *, load_bytes: int = 0) -> ProbeSnapshot:
+def read_probe(view: EngineView, *, load_bytes: int = 0, load_peak_bytes: int = 0) -> ProbeSnapshot:
     """Read a live engine.
 
     Args:
         view: the engine, seen from its worker, in this process.
         load_bytes: device bytes that were in use right after loading.
+        load_peak_bytes: the most that were in use until then.
 
     Returns:
         What is true now; internals that moved are named in `drift`.
@@ -34,7 +35,7 @@ def read_probe(view: EngineView, *, load_bytes: int = 0) -> ProbeSnapshot:
         **facts,
         params=params,
         buffer_pool=drift.read(lambda: read_buffers(view, drift), None),
-        memory=read_memory(view, drift, load_bytes=load_bytes),
+        memory=read_memory(view, drift, load_bytes=load_bytes, load_peak_bytes=load_peak_bytes),
         process_id=os.getpid(),
         ordering=ordering,
         integrity=integrity,

@@ -20,7 +20,8 @@ def unsupported_reason(
         model: the model it is asked of.
         supports: the engine's own statement. `runners`, `backends`, `architectures` and `dtypes`
             list what it has; `multiprocessing`, `server`, `graphs`, `pin_memory` and `uva` are
-            True, False, or a text that says why not. What it leaves out is taken as supported.
+            True, False, or a text that says why not, or `{device: ...}` of these. What it leaves
+            out is taken as supported.
 
     Raises:
         UsageError: the statement has a key or a value of another kind.
@@ -47,6 +48,8 @@ def unsupported_reason(
     }
     for name, is_wanted in wanted.items():
         answer = supports.get(name, True)
+        if isinstance(answer, Mapping):
+            answer = answer.get(str(setting.engine_args.get("device")), True)
         if is_wanted and answer is not True:
             why = f": {answer}" if answer else ""
             return f"engine {setting.engine!r} does not support {name}{why}"
@@ -58,7 +61,8 @@ def _check(supports: Mapping[str, Json]) -> None:
         if name in _LISTS:
             is_right = isinstance(value, list | tuple | set | frozenset)
         elif name in _SWITCHES:
-            is_right = isinstance(value, bool | str)
+            answers = value.values() if isinstance(value, Mapping) else (value,)
+            is_right = all(isinstance(answer, bool | str) for answer in answers)
         else:
             known = ", ".join((*_LISTS, *_SWITCHES))
             raise UsageError(f"the engine states unknown capability {name!r}; known: {known}")

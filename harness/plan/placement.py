@@ -118,6 +118,7 @@ def expect(setting: Setting, model: ModelSpec, *, rank: int = 0) -> Expectation:
         ignored_requests=offload.ignored_requests,
         unmatched_selectors=_unmatched(seen, selectors),
         all_params=tuple(p.name for p in params),
+        graph_bytes=_graph_bytes(setting, chosen),
         **_pool(backend, ring, chosen, offload.offload_prefetch_step),
     )
 
@@ -211,16 +212,27 @@ def _within_budget(params: Sequence[ParamShape], budget_gb: float) -> Iterator[P
         yield param
 
 
+def _graph_bytes(setting: Setting, chosen: Sequence[ParamShape]) -> int:
+    """What the embedded engine's graphs copy into on forward: one module's, shared by all."""
+    copies = setting.offload.resolved_backend == "uva" and not setting.offload.uva
+    has_graphs = setting.engine == "reference" and not setting.enforce_eager
+    return _largest_module(chosen) if copies and has_graphs else 0
+
+
+def _largest_module(chosen: Sequence[ParamShape]) -> int:
+    """Bytes of buffers, one for each distinct parameter, that can hold any one module's."""
+    return sum({(p.relative_name, p.shape, p.dtype): p.num_bytes for p in chosen}.values())
+
+
 def _pool(
     backend: Backend, ring: tuple[int, ...], chosen: Sequence[ParamShape], step: int
 ) -> dict[str, Json]:
     """Slots and bytes of the buffer pool: `step` slots for each distinct parameter of a module."""
     if backend != "prefetch" or not ring:
         return {}
-    unique = {(p.relative_name, p.shape, p.dtype): p.num_bytes for p in chosen}
     refill = refill_order(len(ring), step)
     return {
-        "pool_bytes": step * sum(unique.values()),
+        "pool_bytes": step * _largest_module(chosen),
         "slot_capacity": step,
         "slots": dict(zip(ring, slots(len(ring), step), strict=True)),
         "refill_after": {layer: ring[refill[i]] for i, layer in enumerate(ring)},

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 VOCAB_MULTIPLE = 64
 """Rows of embeddings are padded to a multiple of this before they are split."""
-_BY_ROWS = ("qkv_proj", "gate_up_proj")
+_BY_ROWS = ("gate_up_proj",)
 _BY_COLUMNS = ("o_proj", "down_proj")
 _VOCAB = ("model.embed_tokens.weight", "lm_head.weight")
 
@@ -41,7 +41,7 @@ def of_rank(
     num_stages = _size(setting, "pipeline_parallel_size")
     stage = rank // num_tensor
     held = [p for p in params if _stage_holds(p, model, stage, num_stages)]
-    return tuple(_split(param, num_tensor) for param in held)
+    return tuple(_split(param, model, num_tensor) for param in held)
 
 
 def stage_layers(num_layers: int, stage: int, num_stages: int) -> range:
@@ -63,7 +63,7 @@ def _stage_holds(param: ParamShape, model: ModelSpec, stage: int, num_stages: in
     return is_last
 
 
-def _split(param: ParamShape, num_parts: int) -> ParamShape:
+def _split(param: ParamShape, model: ModelSpec, num_parts: int) -> ParamShape:
     if num_parts == 1 or len(param.shape) != 2:
         return param
     rows, columns = param.shape
@@ -71,11 +71,29 @@ def _split(param: ParamShape, num_parts: int) -> ParamShape:
     if param.name in _VOCAB:
         padded = -(-rows // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
         return replace(param, shape=(_part(param, padded, num_parts), columns))
+    if segment == "qkv_proj":
+        return replace(param, shape=(_qkv_rows(param, model, num_parts), columns))
     if segment in _BY_ROWS:
         return replace(param, shape=(_part(param, rows, num_parts), columns))
     if segment in _BY_COLUMNS:
         return replace(param, shape=(rows, _part(param, columns, num_parts)))
     return param
+
+
+def _qkv_rows(param: ParamShape, model: ModelSpec, num_parts: int) -> int:
+    """Rows of one part: its heads of queries, and of keys and values at least one head each."""
+    heads = int(model.config["num_attention_heads"])
+    kv_heads = int(model.config.get("num_key_value_heads") or heads)
+    head_dim = param.shape[0] // (heads + 2 * kv_heads)
+    kv_part = kv_heads // num_parts if kv_heads % num_parts == 0 else 0
+    if kv_heads < num_parts and num_parts % kv_heads == 0:
+        kv_part = 1
+    if heads % num_parts or not kv_part:
+        raise SettingError(
+            f"tensor_parallel_size={num_parts} does not divide {heads} heads and {kv_heads} of "
+            f"keys of model {model.name!r}: there is no placement arithmetic for it"
+        )
+    return (heads // num_parts + 2 * kv_part) * head_dim
 
 
 def _part(param: ParamShape, whole: int, num_parts: int) -> int:

@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 from .config import ConfigError, EngineConfig, OffloadConfig, UnsupportedSettingError
 from .core_process import EngineCoreError, EngineDeadError
 from .device import OutOfDeviceMemoryError
+from .lifecycle import ForwardError
 from .llm import LLM, RequestOutput
 from .sampling_params import SamplingParams
 from .scheduler import Logprobs
@@ -17,6 +18,7 @@ __all__ = [
     "EngineConfig",
     "EngineCoreError",
     "EngineDeadError",
+    "ForwardError",
     "Logprobs",
     "OffloadConfig",
     "OutOfDeviceMemoryError",

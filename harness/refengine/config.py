@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 GIB = 1024**3
 DTYPES = ("float32", "bfloat16", "float16")
+PINNED_GRANULARITIES = ("exact", "power_of_two")
 SCHEDULES = ("in_order", "seeded", "copy_late", "compute_late")
 
 
@@ -133,6 +134,7 @@ class EngineConfig:
     kv_cache_memory_bytes: int | None = None
     """Device bytes for the KV cache; None sizes it from the other fields."""
     enforce_eager: bool = True
+    """False records a graph of each batch size's decode step, and replays it."""
     load_format: Literal["auto", "safetensors", "dummy"] = "auto"
     """`dummy` fills the weights at random from `seed`."""
     seed: int = 0
@@ -140,6 +142,10 @@ class EngineConfig:
     device: Literal["simulated", "cuda"] = "simulated"
     device_memory_bytes: int | None = None
     """Capacity of the device; None does not limit it."""
+    unified_memory: bool = False
+    """Simulated: pinned host bytes, and host bytes the device views, count against its capacity."""
+    pinned_granularity: Literal["exact", "power_of_two"] = "exact"
+    """Simulated: what each pinned allocation is rounded up to."""
     schedule: Literal["in_order", "seeded", "copy_late", "compute_late"] = "in_order"
     """Order in which the simulated device takes work from its streams."""
     schedule_seed: int = 0
@@ -154,6 +160,17 @@ class EngineConfig:
         check_choice(self.load_format, ("auto", "safetensors", "dummy"), "load_format")
         check_choice(self.device, ("simulated", "cuda"), "device")
         check_choice(self.schedule, SCHEDULES, "schedule")
+        check_choice(self.pinned_granularity, PINNED_GRANULARITIES, "pinned_granularity")
+        check(
+            isinstance(self.unified_memory, bool),
+            f"unified_memory={self.unified_memory!r} must be True or False",
+        )
+        check(
+            self.device == "simulated"
+            or (not self.unified_memory and self.pinned_granularity == "exact"),
+            f"unified_memory={self.unified_memory!r} and pinned_granularity="
+            f"{self.pinned_granularity!r} can be chosen on device='simulated' only",
+        )
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
             check_positive(getattr(self, name), name)
         for name in ("max_model_len", "kv_cache_memory_bytes", "device_memory_bytes"):
@@ -164,10 +181,10 @@ class EngineConfig:
             f"max_num_batched_tokens={self.max_num_batched_tokens!r} must be >= "
             f"max_num_seqs={self.max_num_seqs!r}: every running request needs one token a step",
         )
-        if not self.enforce_eager:
+        if not self.enforce_eager and self.device != "simulated":
             raise UnsupportedSettingError(
-                "enforce_eager=False is not supported: this engine has no recorded graphs yet; "
-                "use enforce_eager=True"
+                f"enforce_eager=False is not supported with device={self.device!r}: graphs are "
+                "recorded on device='simulated' only; use enforce_eager=True"
             )
 
     @classmethod

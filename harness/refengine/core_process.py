@@ -20,6 +20,7 @@ import torch
 from .config import ConfigError, EngineConfig, OffloadConfig, UnsupportedSettingError
 from .device import OutOfDeviceMemoryError
 from .engine_core import EngineCore, run_to_end
+from .lifecycle import ForwardError
 from .sampling_params import SamplingParams
 from .scheduler import Request, SampledToken
 
@@ -38,7 +39,7 @@ ERROR_TYPES: dict[str, type[Exception]] = {
     cls.__name__: cls
     for cls in (
         *(ConfigError, UnsupportedSettingError, OutOfDeviceMemoryError, EngineCoreError),
-        *(ValueError, TypeError, NotImplementedError, FileNotFoundError),
+        *(ForwardError, ValueError, TypeError, NotImplementedError, FileNotFoundError),
     )
 }
 """Errors that cross the pipe with their type."""
@@ -85,11 +86,13 @@ class CoreProcessClient:
         results: list[Any] = self._call("collective_rpc", method, list(args), dict(kwargs or {}))
         return results
 
-    def shutdown(self) -> None:
-        """End the core: it frees everything, then exits."""
+    def shutdown(self) -> dict[str, Any] | None:
+        """End the core: it frees everything, says what is left, then exits."""
+        left: dict[str, Any] | None = None
         if self.process.is_alive():
-            self._call("shutdown")
+            left = self._call("shutdown")
         self._end()
+        return left
 
     def _call(self, name: str, *args: Any) -> Any:
         message = to_json({"call": name, "args": args})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import importlib
 import logging
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,9 +16,10 @@ import torch
 
 from . import envs
 from .config import EngineConfig, check
-from .device import get_device, set_current_device
+from .device import drop_device, get_device, set_current_device
 from .kv_cache import BlockPool, num_kv_blocks
-from .offloader import NoopOffloader, get_offloader, set_offloader
+from .lifecycle import Sleep, WorkerLifecycle
+from .offloader import NoopOffloader, drop_offloader
 from .runner import create_model_runner
 from .runner.v2 import GPUModelRunner as V2GPUModelRunner
 from .scheduler import Request, SampledToken, Scheduler, SchedulerOutput
@@ -25,7 +27,7 @@ from .scheduler import Request, SampledToken, Scheduler, SchedulerOutput
 logger = logging.getLogger("harness.refengine")
 
 
-class Worker:
+class Worker(WorkerLifecycle):
     """One device and the model runner on it; an extension class may be mixed in."""
 
     def __init__(self, config: EngineConfig) -> None:
@@ -35,9 +37,14 @@ class Worker:
             capacity_bytes=config.device_memory_bytes,
             schedule=config.schedule,
             seed=config.schedule_seed,
+            unified_memory=config.unified_memory,
+            pinned_granularity=config.pinned_granularity,
         )
         set_current_device(self.device)
+        self.sleeper = Sleep(self.device)
         self.model_runner = create_model_runner(config, self.device)
+        self.env = envs.read_envs()
+        """Environment values this engine was made with, whatever other engines froze since."""
 
     def load_model(self) -> int:
         """Load, make the KV cache, warm up; return the number of KV blocks."""
@@ -66,14 +73,14 @@ class Worker:
     def shutdown(self) -> None:
         """Give every byte back to the device."""
         self.device.synchronize()
+        self.sleeper.forget()
         offloader = self.model_runner.offloader
         self.model_runner.shutdown()
         offloader.shutdown()
-        if get_offloader() is offloader:
-            set_offloader(NoopOffloader())
+        drop_offloader(offloader)
         self.model_runner.offloader = NoopOffloader()
         del offloader
-        set_current_device(None)
+        drop_device(self.device)
         gc.collect()
 
 
@@ -113,15 +120,25 @@ class UniProcExecutor:
         assert call is not None
         return [call(*args, **(kwargs or {}))]
 
-    def shutdown(self) -> None:
-        """Shut the worker down."""
+    def check_ready(self) -> None:
+        """Refuse to compute while the worker is asleep."""
+        self.driver_worker.worker.check_ready()
+
+    def recover(self) -> None:
+        """Let the worker forget a step that broke off."""
+        self.driver_worker.worker.recover()
+
+    def shutdown(self) -> dict[str, Any]:
+        """Shut the worker down; return its device's account of what is still held."""
         self.driver_worker.worker.shutdown()
+        return self.driver_worker.worker.memory_stats()
 
 
 class EngineCore:
     """Scheduler and executor; a step is three calls."""
 
     def __init__(self, config: EngineConfig) -> None:
+        envs.disable_envs_cache()  # what another engine froze is not this one's
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         for line in config.warnings:
@@ -140,17 +157,30 @@ class EngineCore:
         step = self.scheduler.schedule()
         with torch.inference_mode():
             sampled = self.model_executor.execute_model(step)
-        return self.scheduler.update(step, sampled)
+        going = [r.request_id for r in self.scheduler.ending(step, sampled) if r.abort_at_end]
+        aborted = [request for i in going if (request := self.scheduler.abort(i))]
+        return aborted + self.scheduler.update(step, sampled)
+
+    def recover(self, error: BaseException) -> None:
+        """Drop every request after a step raised `error`; the next ones find all as it was.
+
+        Frames of the step are cleared: who keeps the error must not keep device memory by it.
+        """
+        traceback.clear_frames(error.__traceback__)
+        self.scheduler.drop_all()
+        with torch.inference_mode():  # what is queued still is a step's
+            self.model_executor.recover()
 
     @property
     def has_work(self) -> bool:
         """True while a step would do something."""
         return self.scheduler.has_work
 
-    def shutdown(self) -> None:
-        """Free everything; the environment is read anew afterwards."""
-        self.model_executor.shutdown()
+    def shutdown(self) -> dict[str, Any]:
+        """Free everything and return what is left; the environment is read anew afterwards."""
+        left = self.model_executor.shutdown()
         envs.disable_envs_cache()
+        return left
 
 
 class EngineCoreClient(Protocol):
@@ -166,8 +196,8 @@ class EngineCoreClient(Protocol):
         """Call a method of every worker by name."""
         ...
 
-    def shutdown(self) -> None:
-        """End the core."""
+    def shutdown(self) -> dict[str, Any] | None:
+        """End the core; return its device's account of what is left, if the core lived."""
         ...
 
 
@@ -187,9 +217,9 @@ class InprocClient:
         """Call a method of every worker by name."""
         return self.engine_core.model_executor.collective_rpc(method, args, kwargs)
 
-    def shutdown(self) -> None:
-        """Free everything."""
-        self.engine_core.shutdown()
+    def shutdown(self) -> dict[str, Any] | None:
+        """Free everything and return what is left."""
+        return self.engine_core.shutdown()
 
 
 class LLMEngine:
@@ -198,6 +228,7 @@ class LLMEngine:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.engine_core: EngineCoreClient
+        envs.disable_envs_cache()  # what another engine froze is not this one's
         if envs.VLLM_ENABLE_V1_MULTIPROCESSING:
             from .core_process import CoreProcessClient
 
@@ -207,14 +238,22 @@ class LLMEngine:
 
 
 def run_to_end(core: EngineCore, requests: Sequence[Request]) -> list[Request]:
-    """Queue requests, step until all have ended, and return them in the order given."""
+    """Queue requests, step until all have ended, and return them in the order given.
+
+    A step that raises ends them all.
+    """
+    core.model_executor.check_ready()
     for request in requests:
         core.scheduler.check_fits(request)
     for request in requests:
         core.add_request(request)
     ended: dict[str, Request] = {}
-    while core.has_work:
-        ended.update((request.request_id, request) for request in core.step())
+    try:
+        while core.has_work:
+            ended.update((request.request_id, request) for request in core.step())
+    except BaseException as error:
+        core.recover(error)
+        raise
     return [ended[request.request_id] for request in requests]
 
 

@@ -77,7 +77,7 @@ def num_kv_blocks(config: EngineConfig, shape: ModelShape, device: Device) -> in
     wanted = 1 + max(one_request, min(config.max_num_seqs * one_request, 8192 // config.block_size))
     if device.capacity_bytes is None:
         return wanted
-    left: int = device.capacity_bytes - device.memory_stats()["device"]["current"]
+    left: int = device.capacity_bytes - device.memory_stats()["counted"]
     return max(1 + one_request, min(wanted, left // size))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -24,7 +24,7 @@ class RequestOutput:
     prompt_token_ids: list[int]
     token_ids: list[int]
     finish_reason: str
-    """`stop` (end of sequence or a stop token) or `length`."""
+    """`stop` (end of sequence or a stop token), `length` or `abort`."""
     logprobs: Logprobs | None = None
     text: str | None = None
     """Decoded answer, where the model has a tokenizer.json."""
@@ -48,6 +48,8 @@ class LLM:
         self._numbers = itertools.count()
         self._tokenizer: Any = None
         self._is_shut_down = False
+        self.left_behind: dict[str, Any] | None = None
+        """The device's account of its memory after `shutdown`; None before, or of a dead core."""
 
     @property
     def warnings(self) -> list[str]:
@@ -59,6 +61,8 @@ class LLM:
         prompts: Prompt | Sequence[Prompt] | None = None,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         prompt_token_ids: Sequence[Sequence[int]] | None = None,
+        *,
+        abort_at_end: Collection[int] = (),
     ) -> list[RequestOutput]:
         """Answer every prompt; the answers come in the order of the prompts.
 
@@ -66,9 +70,12 @@ class LLM:
             prompts: texts (needs tokenizer.json) or `{"prompt_token_ids": [...]}`.
             sampling_params: for all prompts, or one for each.
             prompt_token_ids: prompts as token ids, instead of `prompts`.
+            abort_at_end: numbers of prompts that are aborted while their last step runs.
 
         Raises:
-            ConfigError: a prompt is empty or too long, or both kinds of prompt are given.
+            ConfigError: a prompt is empty or too long, both kinds of prompt are given, or the
+                engine is asleep.
+            Exception: what a step raised; its requests are dropped, and the engine goes on.
         """
         assert not self._is_shut_down, "generate() after shutdown()"
         ids = self._prompt_ids(prompts, prompt_token_ids)
@@ -81,8 +88,9 @@ class LLM:
                 request_id=str(next(self._numbers)),
                 prompt_token_ids=self._checked(prompt),
                 sampling_params=param,
+                abort_at_end=number in abort_at_end,
             )
-            for prompt, param in zip(ids, params, strict=True)
+            for number, (prompt, param) in enumerate(zip(ids, params, strict=True))
         ]
         return [self._output(ended) for ended in self.llm_engine.engine_core.generate(requests)]
 
@@ -95,11 +103,36 @@ class LLM:
         """
         return self.llm_engine.engine_core.collective_rpc(method, args, kwargs)
 
+    def reload_weights(self, weights_path: str | Path) -> None:
+        """Load every weight anew from a checkpoint folder of the same shapes.
+
+        Raises:
+            ConfigError: weights are asleep, or the checkpoint does not fit.
+        """
+        self.collective_rpc("reload_weights", [str(weights_path)])
+
+    def sleep(self, level: int = 1) -> None:
+        """Give device memory back: 1 keeps the weights in host memory, 2 keeps nothing.
+
+        Raises:
+            ConfigError: the level is neither, or something is asleep already.
+        """
+        self.collective_rpc("sleep", [level])
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Take memory again: `weights`, `kv_cache` or (None) all that is asleep.
+
+        Raises:
+            ConfigError: a tag is unknown, or awake.
+            OutOfDeviceMemoryError: others took the room.
+        """
+        self.collective_rpc("wake_up", [None if tags is None else list(tags)])
+
     def shutdown(self) -> None:
         """Free everything; the engine cannot be used afterwards. Safe to call twice."""
         if not self._is_shut_down:
             self._is_shut_down = True
-            self.llm_engine.engine_core.shutdown()
+            self.left_behind = self.llm_engine.engine_core.shutdown()
 
     def __enter__(self) -> Self:
         return self

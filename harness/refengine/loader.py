@@ -5,7 +5,7 @@ Writes through `param.data.copy_`, so it does not matter where an offloader has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -25,6 +25,12 @@ FUSED = {
 """Checkpoint segment -> (parameter segment, which part of its rows)."""
 
 
+def fill(destination: torch.Tensor, tensor: torch.Tensor, name: str) -> None:
+    """Write a parameter's bytes at once; nothing is queued yet that could use them."""
+    del name
+    destination.copy_(tensor)
+
+
 def load_weights(model: CausalLM, config: EngineConfig) -> None:
     """Fill every parameter of `model`, each row exactly once.
 
@@ -33,31 +39,53 @@ def load_weights(model: CausalLM, config: EngineConfig) -> None:
     """
     if config.load_format == "dummy":
         fill_random(model, config.seed)
-        return
+    else:
+        load_checkpoint(model, Path(config.model))
+
+
+def load_checkpoint(
+    model: CausalLM,
+    folder: Path,
+    *,
+    masters: Mapping[nn.Parameter, torch.Tensor] | None = None,
+    write: Callable[[torch.Tensor, torch.Tensor, str], object] = fill,
+) -> None:
+    """Fill every parameter of `model` from a folder, each row exactly once.
+
+    Args:
+        model: whose parameters are filled.
+        folder: holds *.safetensors of the model's shapes.
+        masters: bytes of record of parameters that hold a copy or a view of them.
+        write: given where to, the bytes, and the parameter's name.
+
+    Raises:
+        ConfigError: as `load_weights`; parameters may hold half of each checkpoint then.
+    """
     params, parts = dict(model.named_parameters()), fused_parts(model)
     left = {name: param.shape[0] for name, param in params.items()}
-    for name, tensor in read_checkpoint(Path(config.model)):
+    for name, tensor in read_checkpoint(folder):
         if name.endswith("rotary_emb.inv_freq") or (
             model.shape.is_tied and name == "lm_head.weight"
         ):
             continue
         target, part = fused_name(name)
         if target not in params:
-            raise ConfigError(f"tensor {name!r} in {config.model} belongs to no parameter")
+            raise ConfigError(f"tensor {name!r} in {folder} belongs to no parameter")
         offset, rows = parts[target.rsplit(".", 2)[1]][part] if part is not None else (0, None)
-        destination = params[target].data
+        param = params[target]
+        destination = (masters or {}).get(param, param.data)
         if rows is not None:
             destination = destination.narrow(0, offset, rows)
         if destination.shape != tensor.shape:
             raise ConfigError(
                 f"tensor {name!r} has shape {list(tensor.shape)}, the model needs "
-                f"{list(destination.shape)} (config.json of {config.model})"
+                f"{list(destination.shape)} (config.json of {folder})"
             )
-        destination.copy_(tensor)
+        write(destination, tensor, target)
         left[target] -= tensor.shape[0]
     for name, rows_left in left.items():
         if rows_left:
-            raise ConfigError(f"parameter {name!r} is not filled by the checkpoint {config.model}")
+            raise ConfigError(f"parameter {name!r} is not filled by the checkpoint {folder}")
 
 
 def fused_name(name: str) -> tuple[str, int | None]:

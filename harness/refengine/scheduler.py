@@ -46,6 +46,8 @@ class Request:
     num_computed_tokens: int = 0
     """Tokens whose keys and values are in the cache."""
     finish_reason: str | None = None
+    abort_at_end: bool = False
+    """It is aborted while its last step runs, as by a client that goes away then."""
 
     @property
     def num_tokens(self) -> int:
@@ -168,17 +170,57 @@ class Scheduler:
         """Take a step's sampled tokens in; return the requests that ended with it."""
         by_id = {request.request_id: request for request in self.running}
         for row in step.rows:
-            request = by_id[row.request_id]
+            request = by_id.get(row.request_id)
+            if request is None:
+                continue  # it was aborted while the step ran
             request.num_computed_tokens += row.num_tokens
             if row.samples:
-                request.output.append(sampled[row.request_id])
-                request.finish_reason = self._finish_reason(request)
+                token = sampled[row.request_id]
+                request.output.append(token)
+                request.finish_reason = self._finish_reason(request, token, request.num_tokens)
         ended = [request for request in self.running if request.finish_reason]
         for request in ended:
             self.running.remove(request)
-            self.blocks.free(request.block_ids)
-            self._finished.append(request.request_id)
+            self._release(request)
         return ended
+
+    def ending(self, step: SchedulerOutput, sampled: Mapping[str, SampledToken]) -> list[Request]:
+        """Requests whose answer ends with a step that was run and is not taken in yet."""
+        samples = {row.request_id for row in step.rows if row.samples}
+        return [
+            request
+            for request in self.running
+            if request.request_id in samples
+            and self._finish_reason(request, sampled[request.request_id], request.num_tokens + 1)
+        ]
+
+    def abort(self, request_id: str) -> Request | None:
+        """End a request at once, also while a step with it runs, whose token is dropped then.
+
+        Returns:
+            The request with its answer so far; None if it is not known, or ended before.
+        """
+        for queue in (self.running, self.waiting):
+            for request in queue:
+                if request.request_id == request_id:
+                    queue.remove(request)
+                    request.finish_reason = "abort"
+                    if queue is self.running:
+                        self._release(request)
+                    return request
+        return None
+
+    def drop_all(self) -> None:
+        """Forget every request; the runner must forget them too."""
+        for request in self.running:
+            self.blocks.free(request.block_ids)
+        self.running.clear()
+        self.waiting.clear()
+        self._finished.clear()
+
+    def _release(self, request: Request) -> None:
+        self.blocks.free(request.block_ids)
+        self._finished.append(request.request_id)
 
     def _row(self, request: Request, budget: int) -> ScheduledRequest:
         left = request.num_tokens - request.num_computed_tokens
@@ -194,11 +236,12 @@ class Scheduler:
         wanted = len(request.prompt_token_ids) + request.sampling_params.max_tokens
         return min(wanted, self.config.model_len)
 
-    def _finish_reason(self, request: Request) -> str | None:
-        params, token_id = request.sampling_params, request.output[-1].token_id
+    def _finish_reason(self, request: Request, token: SampledToken, num_tokens: int) -> str | None:
+        """Why an answer ends with `token`, which makes it `num_tokens` with its prompt."""
+        params, token_id = request.sampling_params, token.token_id
         if token_id in params.stop_token_ids:
             return "stop"
         if not params.ignore_eos and token_id in self.config.eos_token_ids:
             return "stop"
-        done = len(request.output) >= params.max_tokens
-        return "length" if done or request.num_tokens >= self.config.model_len else None
+        done = num_tokens - len(request.prompt_token_ids) >= params.max_tokens
+        return "length" if done or num_tokens >= self.config.model_len else None

@@ -1,5 +1,6 @@
 """CaseResults and Runs in; HTML, terminal text, JUnit, a step summary and CI jobs out."""
 
+from .coverage import CoverageRow, view_coverage
 from .history import histories
 from .html import render_html
 from .junit import render_junit
@@ -10,6 +11,7 @@ from .view import ReportView, build_view
 
 __all__ = [
     "Cell",
+    "CoverageRow",
     "ReportView",
     "buildkite_steps",
     "build_view",
@@ -22,4 +24,5 @@ __all__ = [
     "render_markdown",
     "shard_cells",
     "summary",
+    "view_coverage",
 ]

@@ -80,6 +80,8 @@ class CellView:
     """Its verdicts over the releases, when there are several."""
     emulation: str
     """What emulation means, when this cell ran under it."""
+    waived: str
+    """Why it may be red, where its waive holds."""
     command: str
 
     @property
@@ -127,6 +129,7 @@ def view_cell(
         not_observed=_not_observed(baseline, target),
         history=history,
         emulation=EMULATION if is_emulation(case.target.engine) else "",
+        waived=case.waive.reason if result.is_waived and case.waive else "",
         command=result.command,
     )
 
@@ -193,6 +196,9 @@ def _notes(result: CaseResult) -> tuple[str, ...]:
         notes.append("Control: a fault was planted on purpose. It must FAIL.")
     if result.case.target.faults:
         notes.append("Planted fault: " + ", ".join(result.case.target.faults))
+    if result.is_waived and (waive := result.case.waive):
+        where = f" ({waive.link})" if waive.link else ""
+        notes.append(f"Waived until {waive.expires}: {waive.reason}{where}")
     notes += [f"Asked for and never looked at: {r}" for r in expected.ignored_requests]
     notes += [f"Selector that matches no parameter: {s}" for s in expected.unmatched_selectors]
     return tuple(notes)

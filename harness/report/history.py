@@ -67,7 +67,20 @@ def say_since(seen: Sequence[Seen]) -> str:
     start = len(earlier) if same is None else same
     told = [s for i, s in enumerate(earlier) if i > start or s.state == "wrong" != last.state]
     again = "since" if same is None else ("again in" if len(last.releases) == 1 else "again since")
-    return ", ".join([*(s.words for s in told), f"{last.state} {again} {last.releases[0]}"])
+    now = f"{last.state} {again} {last.releases[0]}" + _unknown_before(seen, last, told)
+    return ", ".join([*(s.words for s in told), now])
+
+
+def _unknown_before(seen: Sequence[Seen], last: _Stretch, told: Sequence[_Stretch]) -> str:
+    """` (0.26.0 not known)` where the state may have begun earlier than it was seen; else empty."""
+    start = [release for release, _ in seen].index(last.releases[0])
+    found: list[tuple[str, str]] = []
+    for release, verdict in reversed(seen[:start]):
+        state = STATES[verdict] if verdict else NOT_RUN
+        if state not in (NOT_RUN, STATES["ERROR"]) or any(release in t.releases for t in told):
+            break
+        found.insert(0, (release, state))
+    return f" ({', '.join(f'{release} {state}' for release, state in found)})" if found else ""
 
 
 def say_history(seen: Sequence[Seen]) -> str:

@@ -114,6 +114,10 @@ def _outcome(result: CaseResult) -> ET.Element | None:
     if not result.counts:
         kind = None if result.behaved else ("failure", "CONTROL")
         message = f"control misbehaved ({result.verdict.value}): {message}"
+    elif result.is_waived and result.case.waive:
+        waive = result.case.waive
+        kind = ("skipped", "WAIVED")
+        message = _clean(f"waived until {waive.expires}: {waive.reason}: ") + message
     else:
         kind = {
             Verdict.FAIL: ("failure", "FAIL"),

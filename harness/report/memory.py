@@ -1,4 +1,4 @@
-"""Memory of the two sides as bars on one scale, by the allocator's own account."""
+"""Memory of the two sides: bars on one scale, by the allocator's own account, and all figures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from harness.core import CaseResult, Expectation, MemoryTrace, Run
 
+from .memory_figures import FigureRow, list_figures
 from .words import exact_bytes, format_bytes
 
 _KINDS: tuple[tuple[str, str], ...] = (
@@ -46,12 +47,13 @@ class MemoryView:
     bars: tuple[Bar, ...]
     legend: tuple[tuple[str, str], ...]
     sentence: str
+    figures: tuple[FigureRow, ...] = ()
 
 
 def view_memory(result: CaseResult, baseline: Run | None, target: Run | None) -> MemoryView | None:
     """Build the bars; None unless both sides were measured."""
     left, right = _trace(baseline), _trace(target)
-    if left is None or right is None:
+    if left is None or right is None or baseline is None or target is None:
         return None
     amounts = [
         ("baseline, device", _device(left)),
@@ -65,6 +67,7 @@ def view_memory(result: CaseResult, baseline: Run | None, target: Run | None) ->
         bars=tuple(_bar(label, parts, scale) for label, parts in amounts),
         legend=tuple((kind, name) for kind, name in _KINDS if kind in used),
         sentence=_sentence(result, left, right),
+        figures=list_figures((left, right), (baseline.leftover, target.leftover)),
     )
 
 
@@ -117,7 +120,7 @@ def _sentence(result: CaseResult, baseline: MemoryTrace, target: MemoryTrace) ->
 
 def _net(expected: Expectation) -> int:
     """Device bytes an expectation frees."""
-    return expected.offloaded_bytes - expected.pool_bytes
+    return expected.offloaded_bytes - expected.pool_bytes - expected.graph_bytes
 
 
 def _difference(saved: int) -> str:

@@ -12,8 +12,10 @@ from rich.text import Text
 from harness.core import CaseResult, Finding, Outcome, Run, Verdict
 
 from .cell import CellView, lead_sentence, view_cell
+from .coverage import is_telling, view_coverage
 from .effect import EffectRow
 from .history import histories
+from .memory_figures import FigureRow
 from .order import has_releases
 from .releases import lay_out, short_label
 from .tokens import TokensView
@@ -49,14 +51,24 @@ def case_line(result: CaseResult) -> Text:
     if not result.counts and result.behaved:
         role = "null run exact" if result.case.role == "null" else "planted fault caught"
         text.append(f"  {role}", style="green")
+    if result.is_waived and result.case.waive:
+        text.append(f"  waived: {_one_line(result.case.waive.reason)}", style="yellow")
     if evidence := _short_evidence(result):
         text.append(f"  {evidence}", style="dim")
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
 
 
-def summary(outcome: Outcome, results: Sequence[CaseResult]) -> RenderableType:
-    """The sentence, a table of counts by runner, the cells that did not pass, the controls."""
+def summary(
+    outcome: Outcome, results: Sequence[CaseResult], runs: Mapping[str, Run] | None = None
+) -> RenderableType:
+    """The sentence, a table of counts by runner, the cells that did not pass, the controls.
+
+    Args:
+        outcome: the session's.
+        results: every case, controls included.
+        runs: run id -> run, from which a table of the runners that really ran is made.
+    """
     color = STYLES["PASS"] if outcome.passed else STYLES["FAIL"]
     parts: list[RenderableType] = [Text(outcome.sentence, style=color)]
     if downgrade := describe_downgrade(outcome):
@@ -64,7 +76,9 @@ def summary(outcome: Outcome, results: Sequence[CaseResult]) -> RenderableType:
     parts.append(Text())
     parts.append(_counts_table(outcome, results))
     parts += _releases(results) if has_releases(results) else []
+    parts += _coverage(results, runs) if runs is not None else []
     bad = [r for r in results if r.counts and r.verdict is not Verdict.PASS]
+    bad.sort(key=lambda result: result.is_waived)
     for shown in bad[:12]:
         parts.append(Padding(case_line(shown), (0, 0, 0, 2)))
     if len(bad) > 12:
@@ -108,6 +122,7 @@ def explain(
         parts += [Text("\nAsked for, and found on the live objects"), _effect(cell.effect)]
     for drawn in (cell.placement, cell.timeline, cell.memory):
         parts += [Text(f"\n{drawn.sentence}")] if drawn is not None else []
+    parts += [_figures(cell.memory.figures)] if cell.memory is not None else []
     parts += [Text(f"\n{side} warned: {text}", style="yellow") for side, text in cell.warnings]
     parts += [Text(f"\n{side} not observed: {text}") for side, text in cell.not_observed]
     parts += [Text("\nRun it again"), Text(f"  {cell.command}")] if cell.command else []
@@ -133,6 +148,20 @@ def _releases(results: Sequence[CaseResult]) -> list[RenderableType]:
             more = count(len(engine.rows) - MAX_ROWS, "more row")
             parts.append(Text(f"  and {more}; see the report", style="dim"))
     return parts
+
+
+def _coverage(results: Sequence[CaseResult], runs: Mapping[str, Run]) -> list[RenderableType]:
+    """Which runners really ran, for each workload and mode, where the counts do not say it."""
+    rows = view_coverage(results, runs)
+    if not is_telling(rows):
+        return []
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
+    for heading in ("really ran", "", "V1", "V2"):
+        table.add_column(heading)
+    for row in rows:
+        style = STYLES["ERROR"] if row.never_ran else ""
+        table.add_row(Text(row.workload), Text(row.mode), *(Text(w, style) for w in row.words))
+    return [Text(), table]
 
 
 def _marks(results: Sequence[CaseResult]) -> Text:
@@ -216,6 +245,15 @@ def _tokens(view: TokensView) -> list[RenderableType]:
         for side, rest in (("baseline", strip.baseline_text), ("target", strip.target_text)):
             parts.append(Text(f"  {side:9s} …{_one_line(rest)[:100]}"))
     return parts
+
+
+def _figures(rows: Sequence[FigureRow]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
+    for heading in ("memory", "baseline", "target"):
+        table.add_column(heading, justify="left" if heading == "memory" else "right")
+    for row in rows:
+        table.add_row(Text(row.name), Text(row.baseline), Text(row.target))
+    return table
 
 
 def _effect(rows: Sequence[EffectRow]) -> Table:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from harness.core import CaseResult, ExitCode, HostInfo, Json, Outcome, Run, Verdict
 
 from .cell import CellView, view_cell
+from .coverage import CoverageRow, is_telling, view_coverage
 from .grid import GridView, view_grid
 from .history import WORST, histories
 from .killtable import KillTableView, kill_outcome, view_kill_table
@@ -67,6 +68,8 @@ class ReportView:
     emulation: str
     """What emulation means, when any cell ran under it."""
     paired: tuple[PairedRow, ...]
+    coverage: tuple[CoverageRow, ...]
+    """Which runners really ran; empty where the counts say as much."""
     kill_table: KillTableView | None
     """Of a session of faults only."""
     filters: tuple[tuple[str, tuple[str, ...]], ...]
@@ -98,6 +101,7 @@ def build_view(
     results = [result for result, _ in pairs]
     cells = tuple(cell for _, cell in pairs)
     releases = view_releases(counting, runs) if has_releases(results) else None
+    rows = view_coverage(results, runs)
     worst = sorted(
         (c for r, c in pairs if r.counts or not r.behaved),
         key=lambda c: WORST.index(c.verdict),
@@ -118,6 +122,7 @@ def build_view(
         releases=releases,
         emulation=EMULATION if _emulated(results) else "",
         paired=view_paired(pairs, runs),
+        coverage=rows if is_telling(rows) else (),
         kill_table=kill_table,
         filters=_filters(cells),
         cells=cells,

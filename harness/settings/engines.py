@@ -221,5 +221,6 @@ def _check_engine_arg(name: str, item: Item, engine: str) -> None:
             "int": item.whole,
             "float": item.number,
             "str": lambda: item.text(choices),
+            "bool": item.flag,
         }
         read[flag.kind]()

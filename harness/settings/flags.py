@@ -60,6 +60,8 @@ ENGINE_FLAGS = {
     "seed": Flag(kind="int"),
     "device": Flag(kind="str", choices=("simulated", "cuda")),
     "device_memory_bytes": Flag(kind="int"),
+    "unified_memory": Flag(kind="bool"),
+    "pinned_granularity": Flag(kind="str", choices=("exact", "power_of_two")),
     "kv_cache_memory_bytes": Flag(kind="int"),
     "block_size": Flag(kind="int"),
     "schedule": Flag(kind="str", choices=("in_order", "seeded", "copy_late", "compute_late")),

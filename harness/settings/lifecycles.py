@@ -45,6 +45,7 @@ def lifecycle_steps(name: str, model: ModelSpec, changed: Changed) -> tuple[Step
         "reload-changed": lambda: [GENERATE, _reload(str(changed(model)), "changed"), *again],
         "reload-same": lambda: [GENERATE, _reload(model.path, "same"), GENERATE],
         "patch": lambda: [GENERATE, _patch(model, 1), *again],
+        "patch-sleep": lambda: [GENERATE, _patch(model, 1), *SLEEP_1, GENERATE, GENERATE],
         "sleep-1": lambda: [GENERATE, *SLEEP_1, GENERATE, GENERATE],
         "sleep-2": lambda: [GENERATE, *_sleep_2(model), GENERATE, GENERATE],
         "failure": lambda: [
@@ -89,7 +90,7 @@ def _sleep_2(model: ModelSpec) -> list[Step]:
 
 SLEEP_1 = [Step(kind="sleep", args={"level": 1}), Step(kind="wake_up")]
 LIFECYCLES = (
-    *("generates", "reload-changed", "reload-same", "patch", "sleep-1", "sleep-2"),
+    *("generates", "reload-changed", "reload-same", "patch", "patch-sleep", "sleep-1", "sleep-2"),
     *("failure", "abort", "engine-before", "engine-beside", "sleep-cycles", "reload-cycles"),
 )
 """Lifecycles by name; each is also the name of a workload."""

@@ -15,6 +15,7 @@ from harness.core import (
     Setting,
     SettingError,
     UsageError,
+    Waive,
 )
 from harness.core.setting import ACCELERATE_BACKENDS
 
@@ -29,6 +30,7 @@ from .engines import (
     read_instruments,
 )
 from .nodes import Item, read_document
+from .waives import read_waives
 
 DEFAULT_MATRIX = Path(__file__).with_name("default_matrix.yaml")
 DEFAULT_OF_ENGINE = {"accelerate": DEFAULT_MATRIX.with_name("accelerate_matrix.yaml")}
@@ -36,7 +38,7 @@ DEFAULT_OF_ENGINE = {"accelerate": DEFAULT_MATRIX.with_name("accelerate_matrix.y
 
 _TOP = (
     "name", "engine", "engines", "models", "workload", "dtype", "axes", "exclude", "include",
-    "engine_args", "env", "instruments", "known_bad",
+    "engine_args", "env", "instruments", "known_bad", "waives",
 )  # fmt: skip
 _BACKENDS = ("none", "uva", "prefetch", *ACCELERATE_BACKENDS)
 _PLACE = ("engine", "release")
@@ -60,13 +62,16 @@ class Matrix:
     name: str
     models: tuple[str, ...]
     """Model names, as `load_model` takes them."""
-    workload: str
+    workloads: tuple[str, ...]
+    """Workload names, as `load_workload` takes them."""
     settings: tuple[Setting, ...]
     """Targets, in the file's order, none twice."""
     dtype: Dtype | None = None
     """Dtype for every model; None leaves each its own."""
     known_bad: tuple[KnownBad, ...] = ()
     """Controls: cells with a planted fault, which must FAIL."""
+    waives: tuple[Waive, ...] = ()
+    """Cells that are red for a known reason; the first that matches a cell is its own."""
 
 
 def load_matrix(
@@ -114,11 +119,19 @@ def load_matrix(
     return Matrix(
         name=top["name"].text() if "name" in top else Path(item.file).stem,
         models=tuple(dict.fromkeys(top["models"].sequence(Item.text))),
-        workload=top["workload"].text() if "workload" in top else "default",
+        workloads=_read_workloads(top["workload"]) if "workload" in top else ("default",),
         settings=_without_duplicates(sorted(settings, key=lambda s: order[s.engine, s.release])),
         dtype=cast("Dtype", top["dtype"].text(DTYPE_BYTES)) if "dtype" in top else None,
         known_bad=tuple(bad),
+        waives=read_waives(top["waives"]) if "waives" in top else (),
     )
+
+
+def _read_workloads(item: Item) -> tuple[str, ...]:
+    """One name, or a list of names."""
+    is_list = isinstance(item.value, list)
+    names = item.sequence(Item.text) if is_list else [item.text()]
+    return tuple(dict.fromkeys(names))
 
 
 def _choose_entries(

@@ -29,9 +29,11 @@ class Trial:
 
 
 @cache
-def load_fault_workload(model: str) -> Workload:
-    """The first prompts of the default workload, with few new tokens."""
-    whole = load_workload("default", load_model(model))
+def load_fault_workload(model: str, name: str = "default") -> Workload:
+    """A lifecycle as it is; of the default workload the first prompts, with few new tokens."""
+    whole = load_workload(name, load_model(model))
+    if whole.is_lifecycle:
+        return whole
     return replace(
         whole,
         name="faults",
@@ -52,6 +54,7 @@ def build_setting(
         runner=runner,
         offload=fault.offload(mode) if fault is not None else OFFLOADS[mode],
         engine_args={} if schedule == "in_order" else {"schedule": schedule},
+        enforce_eager=fault is None or fault.enforce_eager,
         instruments=DEFAULT_INSTRUMENTS.get(engine, INSTRUMENTS),
         faults=() if fault is None else (fault.name,),
     )
@@ -71,7 +74,7 @@ def plan_trials(fault: Fault, judges: Sequence[str] = ()) -> tuple[Trial, ...]:
     """
     if fault.needs:
         return ()
-    workload = load_fault_workload(fault.model)
+    workload = load_fault_workload(fault.model, fault.workload)
     trials = []
     engine = engine_of(fault)
     runners: tuple[Runner | None, ...] = (None,) if engine == "accelerate" else fault.runners

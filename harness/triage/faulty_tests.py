@@ -63,6 +63,18 @@ def _plain_prefetch() -> PlannedCase:
     return build_pair(target.baseline(), target, load_fault_workload("tiny-llama"))
 
 
+def _same_weights() -> PlannedCase:
+    """What is loaded already, reloaded as if it were another checkpoint."""
+    honest = load_fault_workload("tiny-llama", "reload-same")
+    steps = [
+        replace(step, args={**step.args, "label": "changed"}) if step.args else step
+        for step in honest.steps
+    ]
+    target = build_setting(None, "v2", "prefetch")
+    workload = replace(honest, name="faults-same-weights", steps=tuple(steps))
+    return build_pair(target.baseline(), target, workload)
+
+
 def _share_process(baseline: Run, target: Run) -> Run:
     assert baseline.probe is not None, "judged before"
     assert target.probe is not None, "judged before"
@@ -109,8 +121,8 @@ FAULTY_TESTS = (
     FaultyTest(
         name="reload-of-same-checkpoint",
         summary="an update test reloads the weights that are loaded already",
-        refused_by="case",
-        says="same checkpoint",
-        needs="reload step",
+        refused_by="tokens",
+        says="a reload of the same weights proves no update",
+        build=_same_weights,
     ),
 )

@@ -184,8 +184,10 @@ def _where(fault: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return MODES, ()
     found = FAULTS.get(fault)
     modes = tuple(mode for mode in MODES if mode in found.modes)
-    if found.needs or not modes:
+    is_late = found.workload != "default"
+    if found.needs or is_late or not modes:
         reason = f"the engine has no {found.needs} yet" if found.needs else "it needs no offload"
+        reason = f"it shows in the lifecycle {found.workload} only" if is_late else reason
         raise UsageError(f"fault {fault!r} cannot be planted here: {reason}")
     return modes, (fault,)
 

@@ -1,10 +1,10 @@
 """Interpreters that cannot run an engine: an ERROR in seconds that names them and what to do."""
 
-import time
 from pathlib import Path
 
 MATRICES = Path(__file__).parent / "matrices"
 SECONDS = 60
+"""What a launch that fails may take on a busy machine."""
 
 
 def test_a_missing_interpreter_beside_a_good_one_is_an_error_of_its_own_cells(
@@ -29,15 +29,16 @@ def test_an_interpreter_without_the_engine_is_an_error_that_says_what_to_install
     interpreter, run_matrix
 ):
     without = interpreter("accelerate")
-    started_at = time.monotonic()
 
     done = run_matrix(
-        MATRICES / "vllm_stock.yaml", "--engine", "vllm", "--python", f"without={without}"
+        MATRICES / "vllm_stock.yaml",
+        *("--engine", "vllm", "--python", f"without={without}", "-k", "v1 and prefetch"),
     )
 
-    results = done.results("case", "runner")
-    assert {"ERROR"} == {r.verdict.value for r in results}
+    (result,) = done.results("case")
+    assert "ERROR" == result.verdict.value
+    assert f"engine 'vllm' is not installed in {without}" in result.lead.summary
     assert 3 == done.code
-    for result in results:
-        assert f"engine 'vllm' is not installed in {without}" in result.lead.summary
-    assert time.monotonic() - started_at < SECONDS
+    runs = done.record.runs
+    for run_id in (result.baseline_run_id, result.target_run_id):
+        assert runs[run_id].timings["total"] < SECONDS

@@ -118,8 +118,10 @@ def test_an_ignored_request_is_vacuous(compare):
 
 
 def test_a_refusal_is_unsupported(compare):
+    graphs = ["--no-enforce-eager", "--device", "cuda"]
+
     with pytest.raises(ComparisonUnsupported, match="enforce_eager"):
-        compare(["--no-enforce-eager"], ["--no-enforce-eager", "--cpu-offload-gb", "1"])
+        compare(graphs, [*graphs, "--cpu-offload-gb", "1"])
 
 
 def test_a_model_that_does_not_fit_is_an_error(compare):

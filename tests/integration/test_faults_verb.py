@@ -7,7 +7,7 @@ import pytest
 from .commandline import run_harness
 
 NAMES = ("wrong-refill-target", "offloader-not-installed", "other-slot-numbers", "zero-budget",
-         "reload-misses-master")  # fmt: skip
+         "patch-v2-not-forwarded")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -17,8 +17,8 @@ def answer(tmp_path_factory):
 
 def test_all_as_it_must_be_exits_with_0(answer):
     assert 0 == answer.code, answer.out + answer.err
-    assert "2 of 2 defects caught on every runner and mode" in answer.out
-    assert "a plain paired test would have missed 1 of 2" in answer.out
+    assert "3 of 3 defects caught on every runner and mode" in answer.out
+    assert "a plain paired test would have missed 2 of 3" in answer.out
 
 
 def test_table_says_who_caught_what(answer):
@@ -29,9 +29,13 @@ def test_table_says_who_caught_what(answer):
     assert "fails" in rows[0]
 
 
-def test_what_cannot_run_is_listed_and_not_counted(answer):
-    assert "reload-misses-master: needs a reload step" in answer.out
-    assert "1 not yet runnable" in answer.out
+def test_a_fault_of_a_lifecycle_is_caught_after_its_step(answer):
+    lines = json.loads((answer.session / "kill_table.json").read_text())["lines"]
+    (line,) = [line for line in lines if line["name"] == "patch-v2-not-forwarded"]
+
+    assert ["v2"] * 3 == [row["runner"] for row in line["rows"]]
+    for row in line["rows"]:
+        assert row["objected"]["integrity"].startswith("after step 1 (apply_sparse_weight_patches)")
 
 
 def test_table_is_recorded_beside_the_cases(answer):
@@ -45,7 +49,7 @@ def test_table_is_recorded_beside_the_cases(answer):
     )
     assert table["lines"] == manifest["kill_table"]["lines"]
     assert 0 == manifest["outcome"]["exit_code"]
-    assert len((answer.session / "cases.jsonl").read_text().splitlines()) == 8
+    assert len((answer.session / "cases.jsonl").read_text().splitlines()) == 11
 
 
 def test_report_shows_the_table_again_from_the_record(answer, tmp_path):
@@ -54,10 +58,19 @@ def test_report_shows_the_table_again_from_the_record(answer, tmp_path):
     again = run_harness("report", answer.session, "-o", page)
 
     assert 0 == again.code, again.err
-    assert "2 of 2 defects caught" in again.out
+    assert "3 of 3 defects caught" in again.out
     for text in (page.read_text(), (answer.session / "report.html").read_text()):
         assert "Which judge catches which defect" in text
-        assert "2 of 2 defects caught" in text
+        assert "3 of 3 defects caught" in text
+
+
+def test_report_as_json_says_which_runners_really_ran(answer, tmp_path):
+    again = run_harness("report", answer.session, "--json", "-o", tmp_path / "page.html")
+
+    rows = {(row["workload"], row["mode"]): row for row in again.json["coverage"]}
+    assert ["v1", "v2"] == rows["faults", "prefetch"]["ran"]
+    assert ["v2"] == rows["patch", "uva-copy"]["ran"]
+    assert [] == rows["patch", "uva-copy"]["never_ran"]
 
 
 def test_a_judge_that_is_blind_lets_a_defect_survive(tmp_path):
@@ -84,6 +97,7 @@ def test_list_needs_no_engine():
     answer = run_harness("list", "--faults", "--json")
 
     names = {fault["name"]: fault for fault in answer.json}
-    assert "reload step" == names["reload-misses-master"]["needs"]
+    assert "" == names["reload-misses-master"]["needs"]
+    assert "reload-changed" == names["reload-misses-master"]["workload"]
     assert ["vllm#54975"] == names["wrong-refill-target"]["seen_in"]
     assert "runner-always-v1" not in names

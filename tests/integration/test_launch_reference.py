@@ -153,7 +153,7 @@ def test_a_missing_wait_shows_under_its_adverse_schedule(launch, runner, fault, 
 
 
 def test_refusals_and_lack_of_memory_are_no_crashes(launch):
-    refused = launch(runner="v2", enforce_eager=False)
+    refused = launch(runner="v2", enforce_eager=False, engine_args={"device": "cuda"})
     full = launch(runner="v2", engine_args={"device_memory_bytes": 1_000_000})
 
     assert (refused.status, full.status) == (RunStatus.UNSUPPORTED, RunStatus.OOM)

@@ -83,8 +83,8 @@ def test_a_fault_that_breaks_the_outputs_fails(small_matrix, tmp_path, cells):
 def test_a_refused_setting_is_unsupported_with_its_reason(tmp_path):
     matrix = tmp_path / "graphs.yaml"
     matrix.write_text(
-        "models: [tiny-llama]\nworkload: short\naxes:\n  runner: [v2]\n"
-        "  enforce_eager: [false]\n  offload: [{cpu_offload_gb: 1}]\n"
+        "models: [tiny-llama]\nworkload: short\nengine_args: {device: cuda}\naxes:\n"
+        "  runner: [v2]\n  enforce_eager: [false]\n  offload: [{cpu_offload_gb: 1}]\n"
     )
 
     answer = run_harness("run", "--matrix", matrix, "-o", tmp_path / "out", "--json")
@@ -92,14 +92,14 @@ def test_a_refused_setting_is_unsupported_with_its_reason(tmp_path):
     assert 5 == answer.code, answer.out + answer.err
     (case,) = [c for c in answer.json["cases"] if c["role"] == "case"]
     assert "UNSUPPORTED" == case["verdict"]
-    assert any("recorded graphs are not in this engine yet" in f for f in case["findings"].values())
+    assert any("device='simulated' only" in f for f in case["findings"].values())
 
 
-def test_graph_cells_are_set_apart_and_the_rest_is_proven(tmp_path):
+def test_cells_without_support_are_set_apart_and_the_rest_is_proven_with_graphs(tmp_path):
     matrix = tmp_path / "graphs.yaml"
     matrix.write_text(
         "models: [tiny-llama]\nworkload: short\naxes:\n  enforce_eager: [false, true]\n"
-        "  runner: [v2]\n  offload: [{cpu_offload_gb: 1}]\n"
+        "  server: [false, true]\n  runner: [v2]\n  offload: [{cpu_offload_gb: 1, uva: false}]\n"
     )
 
     answer = run_harness("run", "--matrix", matrix, "-o", tmp_path / "out", "--json")
@@ -107,9 +107,15 @@ def test_graph_cells_are_set_apart_and_the_rest_is_proven(tmp_path):
     assert 0 == answer.code, answer.out + answer.err
     cases = [c for c in answer.json["cases"] if c["role"] != "null"]
     verdicts = {c["cell"].split("pin1-")[-1]: c["verdict"] for c in cases}
-    assert {"graph": "UNSUPPORTED", "eager": "PASS", "eager!host-copy-damaged": "FAIL"} == verdicts
-    assert "recorded graphs are not in this engine yet" in answer.json["outcome"]["sentence"]
-    assert not list((answer.session / "runs").glob("*graph*"))
+    caught = {n: v for n, v in verdicts.items() if n.endswith("!host-copy-damaged")}
+    assert caught
+    assert {"FAIL"} == set(caught.values())
+    assert {
+        "graph": "PASS", "eager": "PASS", "graph-server": "UNSUPPORTED",
+        "eager-server": "UNSUPPORTED",
+    } == {n: v for n, v in verdicts.items() if n not in caught}  # fmt: skip
+    assert "the embedded engine is no server" in answer.json["outcome"]["sentence"]
+    assert not list((answer.session / "runs").glob("*server*"))
 
 
 def test_a_stand_in_is_named_in_every_output(tmp_path):

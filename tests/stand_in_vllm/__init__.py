@@ -37,7 +37,9 @@ def install_vllm(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     vllm.__version__ = "0.0.stand-in"  # type: ignore[attr-defined]
     envs = ModuleType("vllm.envs")
     envs.VLLM_USE_V2_MODEL_RUNNER = True  # type: ignore[attr-defined]
-    for module in (vllm, envs):
+    platforms = ModuleType("vllm.platforms")
+    platforms.current_platform = SimpleNamespace(device_type="cpu")  # type: ignore[attr-defined]
+    for module in (vllm, envs, platforms):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     found = {"vllm": vllm}
     for role, file in FILES.items():

@@ -266,3 +266,17 @@ def test_a_pair_that_the_engine_cannot_run_is_told_apart(tmp_path):
     assert {"engine 'reference' does not support server: the embedded engine is no server"} == {
         s.reason for s in skipped
     }
+
+
+def test_each_workload_of_a_matrix_is_planned_and_told_apart_by_its_name(tmp_path):
+    file = tmp_path / "m.yaml"
+    file.write_text(
+        "models: [tiny-llama]\nworkload: [generates, reload-same]\n"
+        "axes: {runner: [v1], offload: [{cpu_offload_gb: 1}]}\n"
+    )
+    cases = list(target_cases(plan_matrix(load_matrix(file))))
+    assert [case.workload.name for case in cases] == ["generates", "reload-same"]
+    assert len({case.anchor for case in cases}) == 2
+    assert all(f"/{case.workload.name}/" in case.anchor for case in cases)
+    (one,) = target_cases(plan_matrix(load_matrix(file), select=parse_selection("reload-same")))
+    assert one.workload.name == "reload-same"

@@ -12,6 +12,7 @@ from harness.core import (
     RunKey,
     Setting,
     Verdict,
+    Waive,
 )
 from harness.judge import conclude
 from harness.plan import build_pair
@@ -120,3 +121,12 @@ def test_a_failure_shows_every_finding_and_the_command():
     assert lines[0].startswith("FAIL: toy/")
     assert "  FAIL        tokens     token 3 differs" == lines[1]
     assert "  run it again: harness run --cell x" == lines[2]
+
+
+def test_a_cell_that_is_red_as_waived_is_an_expected_failure():
+    waive = Waive(cell="uva", verdict="FAIL", reason="a known defect", expires="2099-01-01")
+    found = result(Verdict.FAIL)
+    found = replace(found, case=replace(found.case, waive=waive))
+
+    with pytest.raises(pytest.xfail.Exception, match="FAIL, waived: a known defect"):
+        judge_outcome(found)

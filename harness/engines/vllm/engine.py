@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import vllm
+import vllm.plugins
 from vllm.platforms import current_platform
 
 from harness.core import (
@@ -26,11 +27,14 @@ from harness.engines.base import EngineModules, EngineOutOfMemory, EngineRefused
 from .answers import first_reason, to_output
 from .args import engine_kwargs, process_env
 from .modules import VllmModules
+from .steps import STEPS, refuse_behind_server, take_step
 
 PLATFORM = current_platform.device_type
 """Kind of device, asked as soon as vLLM is imported: a fork of this process may not ask again."""
 LOADED = (vllm.LLM, vllm.EngineArgs, vllm.SamplingParams)
 """Imported when first asked for, seconds long: by a warm parent once, instead of by each child."""
+STREAMED = ("ordering", "delay-copy", "delay-compute")
+"""Instruments that need streams."""
 REFUSALS = (ValueError, NotImplementedError, TypeError)
 """What vLLM's configuration raises when it will not run a setting."""
 
@@ -38,7 +42,7 @@ REFUSALS = (ValueError, NotImplementedError, TypeError)
 class VllmEngine:
     """Runs `vllm.LLM`; its workers are reached through `collective_rpc` only."""
 
-    supports = frozenset({"generate"})
+    supports = frozenset({"generate", *STEPS})
     enters_itself = True
     rank_probes: tuple[ProbeSnapshot, ...] = ()
 
@@ -49,9 +53,20 @@ class VllmEngine:
     def start(self, setting: Setting, workload: Workload, *, num_threads: int) -> None:
         """See `Engine.start`."""
         self.workload = workload
+        if setting.server:
+            refuse_behind_server(workload)
         is_cpu = PLATFORM == "cpu"
+        if is_cpu and (asked := [name for name in setting.instruments if name in STREAMED]):
+            raise EngineRefused(
+                f"instruments={asked[0]!r} needs streams: this vLLM runs on a CPU, where copies "
+                "are made at once"
+            )
         os.environ.update(process_env(setting, is_cpu=is_cpu))
         kwargs = engine_kwargs(setting, workload, is_cpu=is_cpu)
+        if not is_cpu and any(step.kind == "sleep" for step in workload.steps):
+            kwargs.setdefault("enable_sleep_mode", True)
+        # vLLM enters its plugins once in a process; each of several engines has its own setting.
+        vllm.plugins.plugins_loaded = False
         if setting.server:
             from .server import ServerDoor
 
@@ -74,7 +89,7 @@ class VllmEngine:
         """See `Engine.probe`; every rank is asked."""
         found = [decode(ProbeSnapshot, each) for each in self.door.rpc("harness_probe", ())]
         first, *others = (
-            replace(snapshot, rank=rank, is_core_process=snapshot.process_id != os.getpid())
+            replace(snapshot, rank=rank, is_core_process=self.door.has_own_core)
             for rank, snapshot in enumerate(found)
         )
         self.rank_probes = tuple(others)
@@ -82,7 +97,7 @@ class VllmEngine:
 
     def do(self, step: Step) -> None:
         """See `Engine.do`."""
-        raise EngineRefused(f"step {step.name!r} is not one of this engine's")
+        take_step(self.door, step)
 
     def leftover(self) -> MemoryTrace | None:
         """See `Engine.leftover`."""
@@ -117,6 +132,14 @@ class LLMDoor:
         except torch.OutOfMemoryError as error:
             raise EngineOutOfMemory(str(error)) from error
 
+    @property
+    def has_own_core(self) -> bool:
+        """Whether the engine core is in a process of its own, by the live client of it.
+
+        The workers' processes say nothing of that: several ranks are always apart.
+        """
+        return not hasattr(self.llm.llm_engine.engine_core, "engine_core")
+
     def generate(self, workload: Workload) -> tuple[RequestOutput, ...]:
         """Answers in the order of the prompts."""
         asked = workload.sampling_params
@@ -140,6 +163,18 @@ class LLMDoor:
         """Every rank's answer."""
         answers: list[Json] = self.llm.collective_rpc(method, args=tuple(args))
         return answers
+
+    def sleep(self, level: int) -> None:
+        """Put weights away."""
+        self.llm.sleep(level=level)
+
+    def wake_up(self, tags: list[str] | None) -> None:
+        """Bring them back; None brings all."""
+        self.llm.wake_up(tags)
+
+    def forget_prefixes(self) -> None:
+        """Drop cached keys and values, which were computed with the weights before."""
+        self.llm.reset_prefix_cache()
 
     def shutdown(self) -> None:
         """End the core and what it holds."""

@@ -50,6 +50,8 @@ class ServerDoor:
         RuntimeError: the server ended before it answered.
     """
 
+    has_own_core = True
+
     def __init__(self, kwargs: Mapping[str, Json], *, num_threads: int) -> None:
         options = server_options()
         flags = as_flags(kwargs, options)

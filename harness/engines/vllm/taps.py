@@ -21,6 +21,10 @@ from .modules import VllmModules
 REFILLS: dict[int, list[int]] = {}
 """Index of an offloaded module -> indices whose copy was started after it ran, as seen."""
 _last: list[int] = []
+_noted: list[object] = []
+"""The offloader whose refills are noted."""
+_MARK = "_is_harness_tap"
+"""On what has been put in a method's place, so that a second engine's taps are not put on it."""
 
 
 def note_refills(modules: VllmModules) -> None:
@@ -28,8 +32,13 @@ def note_refills(modules: VllmModules) -> None:
     owner: Any = modules.module("offloader.prefetch")
     wait = _method(owner.PrefetchOffloader, "_wait_for_layer")
     start = _method(owner._ModuleOffloader, "start_onload_to_static")
+    if getattr(wait, _MARK, False):
+        return
 
     def wait_for_layer(self: Any, layer_idx: int) -> Any:
+        if not _noted or _noted[0] is not self:  # another engine's: what was seen is past
+            _noted[:] = [self]
+            REFILLS.clear()
         _last[:] = [layer_idx]
         return wait(self, layer_idx)
 
@@ -40,6 +49,7 @@ def note_refills(modules: VllmModules) -> None:
                 seen.append(self.layer_idx)
         return start(self)
 
+    setattr(wait_for_layer, _MARK, True)
     owner.PrefetchOffloader._wait_for_layer = wait_for_layer
     owner._ModuleOffloader.start_onload_to_static = start_onload
 
@@ -48,6 +58,8 @@ def tap_copies(modules: VllmModules, device: LiveDevice) -> None:
     """Lead each copy into a slot through the device: poison, delays and recorders sit there."""
     owner: Any = modules.module("offloader.prefetch")._ModuleOffloader
     plain = _method(owner, "start_onload_to_static")
+    if getattr(plain, _MARK, "") == "copies":
+        return
 
     def start_onload(self: Any) -> Any:
         if device.name == "cuda":
@@ -67,11 +79,14 @@ def tap_copies(modules: VllmModules, device: LiveDevice) -> None:
         finally:
             tensor_class.copy_ = plain_copy
 
+    setattr(start_onload, _MARK, "copies")
     owner.start_onload_to_static = start_onload
 
 
 def tap_streams(device: LiveDevice) -> None:
     """Tell the device of every event recorded and waited for, and of the host's own waits."""
+    if getattr(torch.cuda.Event.record, _MARK, False):
+        return
     event: Any = torch.cuda.Event
     stream: Any = torch.cuda.Stream
     cuda: Any = torch.cuda
@@ -120,6 +135,7 @@ def _after(owner: Any, name: str, tell: Callable[..., None]) -> None:
         tell(*args, *kwargs.values())
         return result
 
+    setattr(tapped, _MARK, True)
     setattr(owner, name, tapped)
 
 

@@ -19,7 +19,7 @@ from . import emulation, taps
 from .device import live_device
 from .memory import read_memory
 from .modules import PATHS, VllmModules
-from .pointers import memory_space
+from .pointers import is_mapped, memory_space
 
 if TYPE_CHECKING:
     from torch import nn
@@ -103,8 +103,16 @@ class VllmView:
 
     @property
     def is_asleep(self) -> bool:
-        """See `EngineView`; told by the extension, since vLLM keeps it in its front process."""
-        return bool(getattr(self.worker, "_harness_is_asleep", False))
+        """See `EngineView`; by the memory behind the weights, whatever was asked of the engine.
+
+        Weights that were discarded are told by the extension: memory is behind them again before
+        they are.
+        """
+        if getattr(self.worker, "_harness_is_asleep", False):
+            return True
+        if not self.effective_config.get("enable_sleep_mode"):
+            return False
+        return any(not is_mapped(param.data) for param in self.model.parameters())
 
     @property
     def tensor_part(self) -> tuple[int, int]:

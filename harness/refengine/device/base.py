@@ -86,6 +86,10 @@ class Graph(ABC):
     def replay(self) -> None:
         """Queue everything again, on the same tensors, after the current stream's work so far."""
 
+    @abstractmethod
+    def reset(self) -> None:
+        """Let go of what was captured; a replay is an error from then on."""
+
 
 class Observer(Protocol):
     """Sees what the host queues, in host order, and each piece of work just before it runs."""
@@ -120,6 +124,8 @@ class Device(ABC):
 
     Args:
         capacity_bytes: Size of the device space; None is no limit. Host spaces have none.
+        unified_memory: Pinned and viewed host bytes count against `capacity_bytes` too.
+        pinned_granularity: How pinned allocations round up: `exact` or `power_of_two`.
     """
 
     name: str
@@ -127,9 +133,19 @@ class Device(ABC):
     uva_available: bool
     uva_needs_pinned: bool
     """True when a view is possible of pinned memory only."""
+    capturing: object | None = None
+    """The capture in progress."""
 
-    def __init__(self, capacity_bytes: int | None = None) -> None:
-        self.ledger = Ledger(capacity_bytes)
+    def __init__(
+        self,
+        capacity_bytes: int | None = None,
+        *,
+        unified_memory: bool = False,
+        pinned_granularity: str = "exact",
+    ) -> None:
+        self.ledger = Ledger(
+            capacity_bytes, is_unified=unified_memory, pinned_granularity=pinned_granularity
+        )
         self.observers: list[Observer] = []
 
     @property
@@ -192,7 +208,10 @@ class Device(ABC):
         return self.space_of(tensor) == "pinned"
 
     def memory_stats(self) -> dict[str, Any]:
-        """Return bytes as `{space: {current, peak, by_kind}}` for each space, and `capacity`."""
+        """Return bytes as `{space: {current, peak, by_kind}}`, `capacity`, and what it counts.
+
+        `pinned` also has `taken`: with the allocator's rounding; None where nobody can say.
+        """
         return self.ledger.stats()
 
     def reset_peak_memory_stats(self) -> None:

@@ -67,6 +67,11 @@ class SimulatedGraph(Graph):
             with self.device.stream(origin if stream is None else stream):
                 queue_again()
 
+    def reset(self) -> None:
+        """Let go of what was captured."""
+        self.steps.clear()
+        self.is_complete = False
+
 
 class Capture:
     """One capture in progress: its streams, how far each knows the others, and its events."""

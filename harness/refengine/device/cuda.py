@@ -147,6 +147,13 @@ class CudaDevice(Device):
             return flat.as_strided(tuple(shape), tuple(stride))
         return flat[:num_elements].view(tuple(shape))
 
+    def memory_stats(self) -> dict[str, Any]:
+        """Return the ledger's account; pinned bytes taken are those of torch's host allocator."""
+        stats = super().memory_stats()
+        ask = getattr(torch.cuda, "host_memory_stats", None)
+        stats["pinned"]["taken"] = None if ask is None else ask().get("allocated_bytes.current")
+        return stats
+
     def uva_view(self, host_tensor: torch.Tensor) -> torch.Tensor:
         """Return a CUDA tensor on the very bytes of a pinned one, which it keeps alive.
 

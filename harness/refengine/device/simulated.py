@@ -58,6 +58,8 @@ class SimulatedDevice(Device):
         capacity_bytes: Size of the device space; None is no limit.
         schedule: Name of a scheduler, or a scheduler.
         seed: Seed for `schedule="seeded"`.
+        unified_memory: Pinned and viewed host bytes count against `capacity_bytes` too.
+        pinned_granularity: How pinned allocations round up: `exact` or `power_of_two`.
     """
 
     name = "simulated"
@@ -71,8 +73,12 @@ class SimulatedDevice(Device):
         capacity_bytes: int | None = None,
         schedule: str | Scheduler = "in_order",
         seed: int = 0,
+        unified_memory: bool = False,
+        pinned_granularity: str = "exact",
     ) -> None:
-        super().__init__(capacity_bytes)
+        super().__init__(
+            capacity_bytes, unified_memory=unified_memory, pinned_granularity=pinned_granularity
+        )
         named = isinstance(schedule, str)
         self.scheduler = create_scheduler(schedule, seed) if isinstance(schedule, str) else schedule
         self.schedule = schedule if named else type(schedule).__name__
@@ -103,7 +109,7 @@ class SimulatedDevice(Device):
             if self._running is None:
                 self._run_all()
             if not self.ledger.has_room(num_bytes, space):
-                raise self.ledger.out_of_memory(num_bytes, kind)
+                raise self.ledger.out_of_memory(num_bytes, kind, space)
         size = max(num_bytes, dtype.itemsize)
         owner = np.empty(size + ALIGNMENT_BYTES, np.uint8)
         if self.poison_on_free:
@@ -121,11 +127,13 @@ class SimulatedDevice(Device):
 
         Raises:
             ValueError: The bytes are not in one of this device's host spaces.
+            OutOfDeviceMemoryError: They count against unified memory, and do not fit.
         """
         allocation = self.allocation_of(host_tensor)
         if allocation is None or allocation.space == "device":
             space = "memory of another owner" if allocation is None else "space='device'"
             raise ValueError(f"uva_view needs a host or pinned tensor of this device, got {space}")
+        self.ledger.note_view(allocation)
         return host_tensor.detach().view_as(host_tensor)
 
     def current_stream(self) -> SimulatedStream:

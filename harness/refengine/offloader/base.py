@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
@@ -10,6 +11,7 @@ from harness.refengine import envs
 from harness.refengine.device import get_current_device
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 GIB = 1024**3
@@ -64,6 +66,22 @@ class BaseOffloader(ABC):
     def post_init(self) -> None:  # noqa: B027 - most offloaders have nothing to finish
         """Finish after the weights are loaded."""
 
+    def masters(self) -> dict[nn.Parameter, torch.Tensor]:
+        """Bytes of record of each parameter whose own are a copy or a view of them."""
+        return {}
+
+    def refresh(self) -> None:  # noqa: B027 - only prefetch keeps copies on the device
+        """Start over from the bytes of record: they were written, or a forward broke off."""
+
+    def reserve_for_graphs(self) -> None:  # noqa: B027 - most need no memory for graphs
+        """Allocate what a captured forward writes to; once, after `post_init`."""
+
+    def sync_prev_onload(self) -> None:  # noqa: B027 - only prefetch copies ahead
+        """Let the current stream wait for all copies so far, ahead of a capture or a replay."""
+
+    def join_after_forward(self) -> None:  # noqa: B027 - only prefetch copies ahead
+        """At the end of a captured forward, let the current stream wait for the copies in it."""
+
     def shutdown(self) -> None:  # noqa: B027 - an offloader without state has nothing to drop
         """Drop hooks, buffers and host copies; the modules cannot compute afterwards."""
 
@@ -77,6 +95,8 @@ class NoopOffloader(BaseOffloader):
 
 
 _current: BaseOffloader = NoopOffloader()
+_before: list[weakref.ref[BaseOffloader]] = []
+"""Those of engines that started earlier and may live still, the latest last."""
 
 
 def get_offloader() -> BaseOffloader:
@@ -87,7 +107,16 @@ def get_offloader() -> BaseOffloader:
 def set_offloader(offloader: BaseOffloader) -> None:
     """Make `offloader` the process's one; it must be set before the model is built."""
     global _current  # noqa: PLW0603 - vLLM's own arrangement: one offloader a process
+    _before.append(weakref.ref(_current))
     _current = offloader
+
+
+def drop_offloader(offloader: BaseOffloader) -> None:
+    """Forget the offloader of an engine that ends; the process's one is that of one still alive."""
+    global _current  # noqa: PLW0603 - vLLM's own arrangement: one offloader a process
+    _before[:] = [ref for ref in _before if ref() not in (None, offloader)]
+    if _current is offloader:
+        _current = (_before.pop()() if _before else None) or NoopOffloader()
 
 
 def create_offloader(offload_config: OffloadRequest) -> BaseOffloader:

@@ -32,19 +32,24 @@ class StaticBufferPool:
     Args:
         param_infos: Of all offloaded parameters of all modules; repetitions share buffers.
         slot_capacity: How many modules have their weights on the device at once.
-        device: Where to allocate, accounted as `buffer_pool`.
+        device: Where to allocate.
+        kind: What it is accounted as.
 
     Raises:
         OutOfDeviceMemoryError: The device cannot hold the pool.
     """
 
     def __init__(
-        self, param_infos: Iterable[ParamInfo], slot_capacity: int, device: Device
+        self,
+        param_infos: Iterable[ParamInfo],
+        slot_capacity: int,
+        device: Device,
+        kind: str = "buffer_pool",
     ) -> None:
         self.slot_capacity = slot_capacity
         self._buffers = {
             info: [
-                device.empty(info.shape, info.dtype, kind="buffer_pool", stride=info.stride)
+                device.empty(info.shape, info.dtype, kind=kind, stride=info.stride)
                 for _ in range(slot_capacity)
             ]
             for info in dict.fromkeys(param_infos)

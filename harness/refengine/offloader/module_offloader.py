@@ -7,6 +7,7 @@ take away exactly one.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -82,6 +83,11 @@ class ModuleOffloader:
         """What buffers it needs."""
         return [ParamInfo.from_tensor(name, copy) for name, copy in self.host_copies.items()]
 
+    def masters(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+        """Each offloaded parameter and its host copy."""
+        for name, host_copy in self.host_copies.items():
+            yield self.module.get_parameter(name), host_copy
+
     def sync_host_copies(self) -> None:
         """Take over what loading left in the parameters, should it have replaced their storage."""
         for name, host_copy in self.host_copies.items():
@@ -114,6 +120,10 @@ class ModuleOffloader:
         """Make later work of the current stream see the copied weights."""
         self._wait_for_copy()
 
+    def forget_copy_event(self) -> None:
+        """Compute waited for the copy by other means; its event is of another capture."""
+        self._is_copy_recorded = False
+
     def drop(self) -> None:
         """Forget copies and buffers; the parameters, if there still, are left empty."""
         if (module := self._module_ref()) is not None:
@@ -124,11 +134,14 @@ class ModuleOffloader:
         self.buffers.clear()
 
     def _wait_for_copy(self) -> None:
-        """Compute waits for this module's copy; without it a layer reads what was there before."""
+        """Compute waits for this module's copy; without it a layer reads what was there before.
+
+        A capture's first readers need no wait: those copies came ahead of the graph.
+        """
         stream = self.device.current_stream()
         if self._is_copy_recorded:
             stream.wait_event(self._copy_done_event)
-        else:
+        elif self.device.capturing is None:
             stream.wait_stream(self.copy_stream)
 
     def _wait_for_reader(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import nn
 
 from harness.refengine.device import get_current_device
@@ -101,8 +102,27 @@ class PrefetchOffloader(BaseOffloader):
         for index, offloader in enumerate(self.module_offloaders):
             offloader.assign_slot(index % self.prefetch_step, self.buffer_pool)
         self.total_offloaded_bytes = sum(o.offloaded_bytes for o in self.module_offloaders)
+        self.refresh()
+
+    def masters(self) -> dict[nn.Parameter, torch.Tensor]:
+        """Return the host copy of each offloaded parameter, whose own bytes are a slot's."""
+        return {p: c for offloader in self.module_offloaders for p, c in offloader.masters()}
+
+    def refresh(self) -> None:
+        """Fill the slots for the first modules, as they are before every forward."""
         for offloader in self.module_offloaders[: self.prefetch_step]:
             offloader.start_onload()
+
+    def sync_prev_onload(self) -> None:
+        """Let the current stream wait for all copies so far, ahead of a capture or a replay."""
+        self._join()
+        for offloader in self.module_offloaders:
+            offloader.forget_copy_event()
+
+    def join_after_forward(self) -> None:
+        """At the end of a captured forward, let the current stream wait for the copies in it."""
+        if self.module_offloaders:
+            self._join()
 
     def shutdown(self) -> None:
         """Drop hooks, pool and host copies; offloaded parameters are left empty."""
@@ -147,6 +167,9 @@ class PrefetchOffloader(BaseOffloader):
             return output
 
         return forward
+
+    def _join(self) -> None:
+        self.device.current_stream().wait_stream(self.copy_stream)
 
     def _wait_for_layer(self, index: int) -> None:
         self.module_offloaders[index].wait_for_onload()

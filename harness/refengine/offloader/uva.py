@@ -16,6 +16,7 @@ from harness.refengine import envs
 from harness.refengine.device import get_current_device
 
 from .base import BaseOffloader, is_selected, should_pin_memory
+from .buffer_pool import ParamInfo, StaticBufferPool
 from .forward import Forward, replace_forward
 
 
@@ -45,6 +46,8 @@ class UVAOffloader(BaseOffloader):
         )
         self.host_copies: dict[str, torch.Tensor] = {}
         """`{module index}.{parameter name}` -> host copy."""
+        self.graph_weights: StaticBufferPool | None = None
+        """What captured forwards copy weights into: one module's, filled again by the next."""
         self._params: list[nn.Parameter] = []
         self._restores: list[Callable[[], None]] = []
 
@@ -55,6 +58,20 @@ class UVAOffloader(BaseOffloader):
             self._offload_module(module_index, module)
             modules.append(module)
         return modules
+
+    def reserve_for_graphs(self) -> None:
+        """Allocate the temporaries of a captured copy on forward."""
+        if self.uva_offloading:
+            return
+        infos = [
+            ParamInfo.from_tensor(key.partition(".")[2], copy)
+            for key, copy in self.host_copies.items()
+        ]
+        self.graph_weights = StaticBufferPool(infos, 1, self.device, kind="graph_weights")
+
+    def masters(self) -> dict[nn.Parameter, torch.Tensor]:
+        """Return the host copy of each offloaded parameter, which its own bytes are or show."""
+        return {param: param._vllm_offloaded_cpu_data for param in self._params}  # type: ignore[attr-defined]
 
     def shutdown(self) -> None:
         """Drop hooks and host copies; offloaded parameters are left empty."""
@@ -67,6 +84,7 @@ class UVAOffloader(BaseOffloader):
         self._restores.clear()
         self._params.clear()
         self.host_copies.clear()
+        self.graph_weights = None
 
     def _offload_module(self, module_index: int, module: nn.Module) -> None:
         names = []
@@ -93,10 +111,18 @@ class UVAOffloader(BaseOffloader):
         self._params.append(param)
         return host_copy
 
+    def _temporary(self, name: str, source: torch.Tensor) -> torch.Tensor:
+        """Device memory for a copy: a graph's own inside a capture, else new."""
+        if self.device.capturing is not None and self.graph_weights is not None:
+            return self.graph_weights.get_buffer(ParamInfo.from_tensor(name, source), 0)
+        return self.device.empty(source.shape, source.dtype, kind="state", stride=source.stride())
+
+    def _fill(self, temporary: torch.Tensor, source: torch.Tensor, site: str) -> None:
+        self.device.copy_async(temporary, source, site=site)
+
     def _copying(self, module: nn.Module, names: list[str], original: Forward) -> Forward:
         """Make a forward that computes with fresh device copies of the named parameters."""
         module_ref = weakref.ref(module)
-        device = self.device
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             living = module_ref()
@@ -104,10 +130,8 @@ class UVAOffloader(BaseOffloader):
             copies = {}
             for name in names:
                 source = living.get_parameter(name).data
-                fresh = device.empty(
-                    source.shape, source.dtype, kind="state", stride=source.stride()
-                )
-                device.copy_async(fresh, source, site=f"uva_onload.{name}")
+                fresh = self._temporary(name, source)
+                self._fill(fresh, source, f"uva_onload.{name}")
                 copies[f"module.{name}"] = fresh
             call = _Call(living, original)
             return torch.func.functional_call(call, copies, args, kwargs, tie_weights=False)

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
 from harness.refengine.config import EngineConfig
-from harness.refengine.device import Device
+from harness.refengine.device import Device, Pending
 from harness.refengine.kv_cache import NULL_BLOCK, allocate_kv_caches
 from harness.refengine.layers import build_context
 from harness.refengine.loader import load_weights
@@ -19,6 +20,9 @@ from harness.refengine.offloader import create_offloader, get_offloader, set_off
 from harness.refengine.sampler import SamplingRow, sample, to_tokens
 from harness.refengine.sampling_params import SamplingParams
 from harness.refengine.scheduler import SampledToken, SchedulerOutput
+from harness.refengine.updates import Patches, apply_patches, reload_weights
+
+from .graphs import DecodeGraphs, DecodeInputs, make_graphs
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,6 +65,7 @@ class GPUModelRunner:
         self.device = device
         self.requests: dict[str, HostRequest] = {}
         self.kv_caches: list[torch.Tensor] = []
+        self.graphs: DecodeGraphs | None = None
         set_offloader(create_offloader(config.offload))
         self.offloader = get_offloader()
 
@@ -70,6 +75,7 @@ class GPUModelRunner:
         self.model = CausalLM(self.device, dtype, self.config.hf_config, self.config.model_len)
         load_weights(self.model, self.config)
         get_offloader().post_init()
+        self.graphs = make_graphs(self.config, self.device, self.model, self.offloader)
 
     def initialize_kv_cache(self, num_blocks: int) -> None:
         """Allocate the KV cache and bind it to the layers."""
@@ -86,7 +92,25 @@ class GPUModelRunner:
         if not step.rows:
             return {}
         batch = self._build_batch(step)
+        hidden = self._forward(batch)
+        if not batch.sample_rows:
+            hidden.result()
+            return {}
+        rows = self._on_device(batch.sample_rows)
+        logits = self.model.compute_logits(hidden, rows)
+        sampled = self.device.launch(sample, logits, batch.sampling, site="sampler").result()
+        tokens = to_tokens(sampled, batch.sampling)
+        for request_id, token in zip(batch.sample_ids, tokens, strict=True):
+            self.requests[request_id].token_ids.append(token.token_id)
+        return dict(zip(batch.sample_ids, tokens, strict=True))
+
+    def _forward(self, batch: HostBatch) -> Pending[torch.Tensor]:
+        """Queue the model, by a graph if every request computes one token."""
         block_table = pad(batch.block_ids, self._padded_blocks(batch))
+        if self.graphs is not None and max(batch.num_tokens) == 1:
+            ids, places, blocks = map(torch.tensor, (batch.input_ids, batch.positions, block_table))
+            inputs = DecodeInputs(input_ids=ids, positions=places, block_table=blocks)
+            return self.graphs.run(len(batch.num_tokens), inputs)
         positions = self._on_device(batch.positions)
         ctx = build_context(
             positions,
@@ -97,21 +121,32 @@ class GPUModelRunner:
             window=self.model.shape.window,
             dtype=self.kv_caches[0].dtype,
         )
-        input_ids, rows = self._on_device(batch.input_ids), self._on_device(batch.sample_rows)
-        hidden = self.model(input_ids, positions, ctx)
-        if not batch.sample_rows:
-            hidden.result()
-            return {}
-        logits = self.model.compute_logits(hidden, rows)
-        sampled = self.device.launch(sample, logits, batch.sampling, site="sampler").result()
-        tokens = to_tokens(sampled, batch.sampling)
-        for request_id, token in zip(batch.sample_ids, tokens, strict=True):
-            self.requests[request_id].token_ids.append(token.token_id)
-        return dict(zip(batch.sample_ids, tokens, strict=True))
+        hidden: Pending[torch.Tensor] = self.model(self._on_device(batch.input_ids), positions, ctx)
+        return hidden
+
+    def reload_weights(self, weights_path: str) -> None:
+        """Load every weight anew from a checkpoint of the same shapes."""
+        reload_weights(self.model, self.offloader, Path(weights_path))
+
+    def apply_sparse_weight_patches(self, patches: Patches) -> None:
+        """Overwrite values of weights: name -> (flat indices, values)."""
+        apply_patches(self.model, self.offloader, patches)
+
+    def clear_kv_cache(self) -> None:
+        """Zero the KV cache, as it was when it was made."""
+        for cache in self.kv_caches:
+            cache.zero_()
+
+    def reset(self) -> None:
+        """Forget every request, after a step that broke off."""
+        self.requests.clear()
 
     def shutdown(self) -> None:
         """Drop the model and the KV cache."""
         self.kv_caches.clear()
+        if self.graphs is not None:
+            self.graphs.clear()
+            self.graphs = None
         if hasattr(self, "model"):
             del self.model
 

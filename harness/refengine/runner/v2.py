@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import cast
 
 import torch
 
@@ -22,7 +23,10 @@ from harness.refengine.offloader import create_offloader, get_offloader, set_off
 from harness.refengine.sampler import SamplingRow, sample
 from harness.refengine.sampling_params import SamplingParams
 from harness.refengine.scheduler import NewRequest, ScheduledRequest, SchedulerOutput
+from harness.refengine.updates import Patches
 
+from .graphs import DecodeGraphs, make_graphs
+from .v1 import GPUModelRunner as V1GPUModelRunner
 from .v2_output import AsyncOutput, pack, packed_width
 from .v2_state import DeviceState, Gathered
 
@@ -60,6 +64,7 @@ class GPUModelRunner:
         self.slots: dict[str, Slot] = {}
         self.free_slots = list(reversed(range(config.max_num_seqs)))
         self.kv_caches: list[torch.Tensor] = []
+        self.graphs: DecodeGraphs | None = None
         self.execute_state: ExecuteState | None = None
         self.output_stream = device.new_stream("output")
         self.output_event = device.new_event("output_copied")
@@ -76,6 +81,7 @@ class GPUModelRunner:
         self.model = CausalLM(self.device, dtype, config.hf_config, config.model_len)
         load_weights(self.model, config)
         get_offloader().post_init()
+        self.graphs = make_graphs(config, self.device, self.model, self.offloader)
 
     def initialize_kv_cache(self, num_blocks: int) -> None:
         """Allocate the KV cache and bind it to the layers."""
@@ -117,6 +123,10 @@ class GPUModelRunner:
             state.gather, slots, num_tokens,
             reads=state.all, writes=(state.num_computed,), site="prepare_inputs",
         )  # fmt: skip
+        if self.graphs is not None and max(num_tokens) == 1 and intermediate_tensors is None:
+            hidden = self.graphs.run(len(slots), batch)
+            self.execute_state = ExecuteState(hidden=hidden, rows=step.rows)
+            return
         ctx = launch(self._build_context, batch, num_tokens, seq_lens, site="attention_context")
         input_ids = launch(attrgetter("input_ids"), batch, site="input_ids")
         positions = launch(attrgetter("positions"), batch, site="positions")
@@ -145,10 +155,32 @@ class GPUModelRunner:
         self.last_output = AsyncOutput(table, self.output_event, ids, sampling)
         return self.last_output
 
+    def reload_weights(self, weights_path: str) -> None:
+        """Load every weight anew; V1's own implementation, which needs nothing of its runner."""
+        V1GPUModelRunner.reload_weights(cast("V1GPUModelRunner", self), weights_path)
+
+    def apply_sparse_weight_patches(self, patches: Patches) -> None:
+        """Overwrite values of weights; V1's own implementation."""
+        V1GPUModelRunner.apply_sparse_weight_patches(cast("V1GPUModelRunner", self), patches)
+
+    def clear_kv_cache(self) -> None:
+        """Zero the KV cache, as it was when it was made."""
+        for cache in self.kv_caches:
+            cache.zero_()
+
+    def reset(self) -> None:
+        """Forget every request and the step that broke off."""
+        self.slots.clear()
+        self.free_slots = list(reversed(range(self.config.max_num_seqs)))
+        self.execute_state = self.last_output = None
+
     def shutdown(self) -> None:
         """Drop the model, the KV cache and the state."""
         self.kv_caches.clear()
         self.execute_state = self.last_output = None
+        if self.graphs is not None:
+            self.graphs.clear()
+            self.graphs = None
         self.output_buffer = torch.empty(0, dtype=torch.float64)
         for name in ("model", "state"):
             self.__dict__.pop(name, None)

@@ -59,7 +59,7 @@ def test_answers_carry_prompt_tokens_and_logprobs(live_engine):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"enforce_eager": False}, "enforce_eager=False"),
+        ({"enforce_eager": False, "engine_args": {"device": "cuda"}}, "enforce_eager=False"),
         ({"engine_args": {"max_num_sequences": 2}}, "Did you mean 'max_num_seqs'"),
         ({"engine_args": {"max_num_seqs": "many"}}, "max_num_seqs='many'"),
         ({"engine_args": {"max_model_len": 8}}, "max_model_len=8"),

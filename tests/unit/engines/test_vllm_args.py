@@ -75,14 +75,14 @@ def test_switches_that_are_variables_are_no_arguments():
 
 def test_every_process_of_the_engine_finds_the_whole_setting():
     setting = replace(VLLM, release="0.28.0", instruments=("ordering",), faults=("x",))
-    env = args.process_env(setting)
+    env = args.process_env(setting, is_cpu=True)
 
     assert setting == decode(Setting, json.loads(env[args.ENV_SETTING]))
     assert args.ENV_DEFAULTS.items() <= env.items()
 
 
 def test_a_variable_of_the_setting_is_not_overridden():
-    env = args.process_env(replace(VLLM, env={"HF_HUB_OFFLINE": "0"}))
+    env = args.process_env(replace(VLLM, env={"HF_HUB_OFFLINE": "0"}), is_cpu=True)
 
     assert "HF_HUB_OFFLINE" not in env
     assert "1" == env["VLLM_NO_USAGE_STATS"]

@@ -9,6 +9,7 @@ from harness.core import HarnessError, OffloadConfig, Setting
 from harness.engines import InternalMovedError, view_of
 from harness.faults import (
     FAULTS,
+    Fault,
     plant_after_start,
     plant_before_start,
     plant_in_worker,
@@ -17,6 +18,7 @@ from harness.faults import (
 from harness.faults.base import mode_of
 from harness.faults.patch import replace_name
 from harness.faults.weights import DAMAGE_FACTOR, host_copies
+from harness.settings.lifecycles import LIFECYCLES
 from tests.live import COPYING, PREFETCH, UNPINNED, UVA, worker_of
 
 
@@ -112,7 +114,12 @@ PLANTABLE = [
 def test_a_planted_fault_says_so_and_replaces_what_is_there(reference, name):
     fault = FAULTS.get(name)
     mode = fault.modes[-1]
-    setting = Setting(runner=fault.runners[0], offload=fault.offload(mode), faults=(name,))
+    setting = Setting(
+        runner=fault.runners[0],
+        offload=fault.offload(mode),
+        enforce_eager=fault.enforce_eager,
+        faults=(name,),
+    )
 
     (note,) = plant_before_start(setting, reference)
 
@@ -126,7 +133,9 @@ def test_every_mode_and_runner_of_a_fault_is_one_it_applies_to(name):
 
     for mode in fault.modes:
         for runner in fault.runners:
-            setting = Setting(runner=runner, offload=fault.offload(mode))
+            setting = Setting(
+                runner=runner, offload=fault.offload(mode), enforce_eager=fault.enforce_eager
+            )
             assert mode_of(setting.offload) == mode
             assert fault.why_not(setting) is None
 
@@ -135,17 +144,25 @@ def test_the_catalogue_holds_every_defect_of_the_list_and_says_which_cannot_run(
     waiting = {n for n in FAULTS if FAULTS.get(n).needs}
 
     assert waiting == {
-        "host-block-recycled", "unoffloaded-by-transform", "reload-misses-master",
-        "replay-of-temporary", "offloader-outlives-engine",
+        "host-block-recycled", "unoffloaded-by-transform",
     }  # fmt: skip
     assert {
         "offloader-not-installed", "no-wait-for-copy", "no-wait-for-reader", "wrong-refill-target",
         "decode-bypasses-hook", "tied-by-pointer", "pin-flag-cached", "selector-matches-nothing",
+        "reload-misses-master", "offloader-outlives-engine", "replay-of-temporary",
     } <= set(FAULTS) - waiting  # fmt: skip
 
 
-def test_a_fault_that_cannot_run_is_not_planted():
-    setting = Setting(runner="v2", offload=PREFETCH, faults=("reload-misses-master",))
+def test_every_lifecycle_but_the_long_ones_has_a_defect_that_only_it_shows():
+    shown = {f.workload for f in map(FAULTS.get, FAULTS) if f.kind == "mutant" and f.seen_in}
+
+    assert shown - {"default"} == set(LIFECYCLES) - {"sleep-cycles", "reload-cycles"}
+
+
+def test_a_fault_that_cannot_run_is_not_planted(monkeypatch):
+    waiting = Fault(name="waiting", summary="", killed_by=("tokens",), needs="reload step")
+    monkeypatch.setattr("harness.faults.plant.FAULTS", {"waiting": waiting})
+    setting = Setting(runner="v2", offload=PREFETCH, faults=("waiting",))
 
     (note,) = plant_before_start(setting, Recorder())
 
@@ -157,6 +174,7 @@ def test_a_fault_that_cannot_run_is_not_planted():
     [
         ("pin-flag-cached", PREFETCH, "pin_memory is left on"),
         ("selector-matches-nothing", UVA, "no selector is given"),
+        ("replay-of-temporary", COPYING, "every step runs eagerly: there is no recorded graph"),
     ],
 )
 def test_a_flag_that_is_not_used_cannot_be_broken(name, offload, reason):

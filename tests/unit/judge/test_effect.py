@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.core import OffloadConfig, Verdict
+from harness.core import OffloadConfig, Step, Verdict
 from harness.judge.effect import judge_effect
 from tests.builders import (
     NONE,
@@ -183,6 +183,25 @@ def test_another_model_than_asked_is_vacuous(model, verdict):
     finding = judge_effect(case, baseline_run(case), target)
     assert finding.verdict is verdict
     assert (verdict is Verdict.PASS) != ("target runs another model than asked" in finding.summary)
+
+
+@pytest.mark.parametrize(
+    ("step_idx", "model", "verdict"),
+    [
+        (0, "toy", Verdict.PASS),
+        (0, "other", Verdict.VACUOUS),
+        (1, "other", Verdict.PASS),
+        (-1, "other", Verdict.PASS),
+        (-1, "third", Verdict.VACUOUS),
+    ],
+)
+def test_a_model_may_be_the_checkpoint_of_the_last_reload(step_idx, model, verdict):
+    case = build_case(UVA)
+    reload = Step(kind="reload_weights", args={"path": "other"})
+    case = replace(case, workload=replace(case.workload, steps=(Step(), reload, Step())))
+    config = {"enforce_eager": True, "model": model}
+    target = target_run(case, effective_config=config, step_idx=step_idx)
+    assert judge_effect(case, baseline_run(case), target).verdict is verdict
 
 
 @pytest.mark.parametrize("make_case", [build_case, build_null_case], ids=["case", "null"])

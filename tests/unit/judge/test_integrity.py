@@ -41,12 +41,12 @@ def case_of(instruments=("integrity",)):
     )
 
 
-def judge(case=None, left=None, right=None):
+def judge(case=None, left=None, right=None, **probe):
     case = case or case_of()
     return judge_integrity(
         case,
-        baseline_run(case, integrity=left or trace_of()),
-        target_run(case, integrity=right or trace_of()),
+        baseline_run(case, integrity=left or trace_of(), **probe),
+        target_run(case, integrity=right or trace_of(), **probe),
     )
 
 
@@ -120,7 +120,7 @@ def at_rest(*changed):
 
 
 def test_hashes_at_rest_pass_and_are_called_so():
-    found = judge(left=at_rest(), right=at_rest())
+    found = judge(left=at_rest(), right=at_rest(), sees_compute=False)
 
     assert found.verdict is Verdict.PASS
     assert found.summary == (
@@ -148,9 +148,16 @@ def test_a_slot_that_holds_a_layer_that_is_no_owner_fails_with_its_number():
     assert found.summary == "layers.1.mlp in slot 2 holds layers.0, at 1 of 1 hashed reads"
 
 
+def test_hashes_at_rest_prove_nothing_where_compute_can_be_watched():
+    found = judge(left=at_rest(), right=at_rest())
+
+    assert found.verdict is Verdict.VACUOUS
+    assert "hashed at rest only, though compute can be watched" in found.summary
+
+
 def test_a_parameter_that_was_not_hashed_at_rest_is_not_proven():
     whole = at_rest()
-    found = judge(left=whole, right=replace(whole, reads=whole.reads[1:]))
+    found = judge(left=whole, right=replace(whole, reads=whole.reads[1:]), sees_compute=False)
 
     assert found.verdict is Verdict.VACUOUS
     assert "embed is resident and was never hashed" in found.summary
@@ -204,7 +211,7 @@ def test_weights_held_against_nothing_but_their_first_read_are_not_proven():
     found = judge(left=dummy, right=dummy)
 
     assert found.verdict is Verdict.VACUOUS
-    assert "no parameter is in a checkpoint" in found.summary
+    assert "is in no checkpoint, it was only held against its own first read" in found.summary
 
 
 def test_an_offload_that_never_took_effect_is_not_blamed_for_right_weights():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.core import Verdict
+from harness.core import HostMemory, Verdict
 from harness.judge.memory import judge_memory
 from tests.builders import (
     NONE,
@@ -31,6 +31,15 @@ def test_saving_equal_to_offloaded_minus_pool_passes():
         "The device holds 2,000 bytes less: 4,000 offloaded minus a pool of 2,000."
     )
     assert finding.evidence["saved_bytes"] == 2000
+
+
+def test_what_graphs_keep_to_copy_into_is_not_saved():
+    case = build_case(UVA, expected={"graph_bytes": 500})
+    right = build_memory(case.expected).device_bytes
+    finding = judge_trace(case, device_bytes=right + 500)
+    assert finding.verdict is Verdict.PASS
+    assert "4,000 offloaded minus temporaries of graphs of 500." in finding.summary
+    assert judge_trace(case, device_bytes=right).verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize("off_by", [-1, 1])
@@ -168,3 +177,40 @@ def test_an_unknown_process_is_not_taken_for_a_shared_one():
     case = build_case(UVA)
     finding = judge_memory(case, baseline_run(case, process_id=0), target_run(case, process_id=0))
     assert finding.verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("taken", "text"),
+    [
+        (5000, ""),
+        (
+            5001,
+            " Pinned tax: host memory grew by 5,001 bytes, 25% more than is offloaded, 1,001 of it "
+            "by rounding pinned allocations up.",
+        ),
+        (None, ""),
+    ],
+)
+def test_host_memory_that_grows_by_a_quarter_more_than_is_offloaded_is_named(taken, text):
+    case = build_case(UVA)
+    finding = judge_trace(case, pinned_allocated_bytes=taken)
+
+    assert finding.verdict is Verdict.PASS
+    assert finding.summary.partition("offloaded.")[2] == text
+    assert finding.evidence["host_growth_bytes"] == (taken or 4000)
+    assert finding.evidence["expected_host_growth_bytes"] == 4000
+
+
+def test_host_memory_that_grows_without_rounding_is_named_without_it():
+    finding = judge_trace(build_case(UVA), host_bytes=4000)
+
+    assert finding.verdict is Verdict.PASS
+    assert "grew by 8,000 bytes, 100% more than is offloaded." in finding.summary
+
+
+def test_the_kernels_figures_do_not_enter_the_evidence():
+    case = build_case(UVA)
+    process = HostMemory(rss_bytes=9, pss_bytes=9, group_rss_bytes=9, group_pss_bytes=9)
+    findings = [judge_trace(case, process=each) for each in (None, process)]
+
+    assert findings[0] == findings[1]

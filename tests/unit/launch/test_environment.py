@@ -102,12 +102,17 @@ def test_only_what_a_fork_can_honour_is_forked(fields, expected):
         {"env": {"OPENBLAS_CORETYPE": "Haswell"}},
         {"env": {"OPENBLAS_CORETYPE": "Haswell", "HF_HOME": None}},
         {"env": {"HF_HOME": None}},
-        {"env": {"VLLM_BATCH_INVARIANT": "1"}},
     ],
 )
 def test_what_is_read_while_a_library_loads_has_a_warm_parent_of_its_own(fields):
     assert warm_key(Setting()) == WarmKey("reference", None, ())
     assert warm_key(Setting(**fields)) != warm_key(Setting())
+
+
+def test_a_variable_of_vllm_beyond_the_owned_ones_has_a_warm_parent_of_its_own():
+    extra = Setting(engine="vllm", env={"VLLM_BATCH_INVARIANT": "1"})
+
+    assert warm_key(extra) != warm_key(Setting(engine="vllm"))
 
 
 def test_early_variables_are_told_apart_in_any_order():

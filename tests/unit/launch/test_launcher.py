@@ -295,7 +295,7 @@ def test_a_child_whose_warm_parent_dies_is_ended_and_launched_again(make_launche
 
 def test_an_unsupported_step_is_refused(make_launcher):
     key = build_key()
-    steps = (Step(), Step(kind="sleep"))
+    steps = (Step(), Step(kind="sleep"), Step())
 
     run = make_launcher().launch(replace(key, workload=replace(key.workload, steps=steps)))
 

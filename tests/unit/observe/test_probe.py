@@ -149,7 +149,10 @@ def test_a_snapshot_survives_json_and_knows_what_was_used_after_loading(look):
     probe = engine.probe()
 
     assert decode(ProbeSnapshot, encode(probe)) == probe
-    assert 0 < probe.memory.device_load_bytes <= probe.memory.device_peak_bytes
+    memory = probe.memory
+    assert 0 < memory.device_load_bytes <= memory.device_load_peak_bytes
+    assert memory.device_load_peak_bytes < memory.device_peak_bytes
+    assert memory.process.group_rss_bytes >= memory.process.rss_bytes > memory.device_bytes
 
 
 def test_drift_names_each_missing_internal_once():

@@ -21,6 +21,7 @@ class RestView:
     """
 
     sees_compute = False
+    is_asleep = False
 
     def __init__(self):
         self.model = nn.Module()

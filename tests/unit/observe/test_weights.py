@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 
 from harness.core import OffloadConfig
 from harness.engines import view_of
+from harness.observe.source import WeightSource
 from harness.observe.checkpoint import expected_digests, source_names
 from harness.observe.instruments import attach, read_integrity
 from harness.observe.weights import EVERY, WeightRecorder, digest_of
@@ -108,7 +109,7 @@ def test_the_checkpoint_is_fused_and_converted_without_the_engine(tmp_path):
     )
 
     found = expected_digests(
-        tmp_path,
+        WeightSource(folder=str(tmp_path)),
         ["l.0.qkv_proj.weight", "l.0.o_proj.weight", "l.0.gate_up_proj.weight", "rotary"],
         torch.bfloat16,
     )

@@ -21,6 +21,11 @@ UVA = Setting(runner="v2", offload=OffloadConfig(cpu_offload_gb=1))
         (UVA, {"graphs": False, "multiprocessing": False}, None),
         (Setting(enforce_eager=False), {"graphs": False},
          "engine 'reference' does not support graphs"),
+        (Setting(enforce_eager=False), {"graphs": {"cuda": "not there"}}, None),
+        (Setting(enforce_eager=False, engine_args={"device": "cuda"}),
+         {"graphs": {"cuda": "not there"}},
+         "engine 'reference' does not support graphs: not there"),
+        (Setting(engine_args={"device": "cuda"}), {"graphs": {"cuda": False}}, None),
         (Setting(multiprocessing=True), {"multiprocessing": "one process only"},
          "engine 'reference' does not support multiprocessing: one process only"),
         (Setting(), {"runners": ["v1"], "backends": [], "uva": False, "pin_memory": False}, None),
@@ -44,6 +49,7 @@ def test_uva_and_pinning_are_not_missed_where_nobody_asks_for_them(make_model):
     [
         ({"runner": ["v1"]}, "unknown capability 'runner'; known: runners, backends"),
         ({"runners": "v1"}, "capability runners='v1' must be a list"),
+        ({"graphs": {"cuda": 1}}, "capability graphs={'cuda': 1} must be True, False or a reason"),
         ({"uva": 1}, "capability uva=1 must be True, False or a reason"),
     ],
 )

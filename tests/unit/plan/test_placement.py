@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -240,6 +241,18 @@ def test_pool_holds_selected_parameters_only(make_model):
     )
 
     assert (2 * 540_672, 540_672) == (expected.offloaded_bytes, expected.pool_bytes)
+
+
+def test_graphs_of_the_embedded_engine_keep_one_module_to_copy_into_on_forward(make_model):
+    copying, views = (OffloadConfig(cpu_offload_gb=1, uva=uva) for uva in (False, True))
+    graphs = Setting(offload=copying, enforce_eager=False)
+
+    kept = [
+        expect(setting, make_model()).graph_bytes
+        for setting in (graphs, replace(graphs, enforce_eager=True), replace(graphs, offload=views),
+                        replace(graphs, engine="vllm"), graphs.baseline())
+    ]  # fmt: skip
+    assert [LAYER_BYTES, 0, 0, 0, 0] == kept
 
 
 def test_dtype_of_the_setting_wins_over_the_models(make_model):

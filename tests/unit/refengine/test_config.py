@@ -49,9 +49,11 @@ def test_impossible_argument_is_refused_by_name(model, args, text):
     assert "\n" not in str(caught.value)
 
 
-def test_graphs_are_refused_as_not_implemented(model):
-    with pytest.raises(UnsupportedSettingError, match="enforce_eager=False is not supported"):
-        EngineConfig.from_args(model, enforce_eager=False)
+def test_graphs_are_for_the_simulated_device_only(model):
+    assert not EngineConfig.from_args(model, enforce_eager=False).enforce_eager
+    message = "enforce_eager=False is not supported with device='cuda'"
+    with pytest.raises(UnsupportedSettingError, match=message):
+        EngineConfig.from_args(model, enforce_eager=False, device="cuda")
     assert issubclass(UnsupportedSettingError, NotImplementedError)
     assert issubclass(UnsupportedSettingError, ValueError)
 

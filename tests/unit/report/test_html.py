@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from harness.core import Outcome
+from harness.core import Outcome, Verdict, Waive
 from harness.report import render_html
 from harness.report.html import script_json
 
@@ -192,3 +192,19 @@ def test_assets_are_inlined_unchanged(page, name):
     from importlib.resources import files
 
     assert files("harness.report").joinpath("assets", name).read_text(encoding="utf-8") in page
+
+
+def test_a_waived_cell_says_so_and_why(mixed):
+    waive = Waive(
+        cell="uva", verdict="FAIL", reason="known <defect>", link="x.py", expires="2099-01-01"
+    )
+    results = [
+        replace(r, case=replace(r.case, waive=waive)) if r.verdict is Verdict.FAIL else r
+        for r in mixed.results
+    ]
+    assert any(r.is_waived for r in results)
+
+    text = render_html(results, *mixed.args[1:])
+
+    assert 'class="tag waived" title="known &lt;defect&gt;"' in text
+    assert "Waived until 2099-01-01: known &lt;defect&gt; (x.py)" in text

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.core import Verdict
+from harness.core import Verdict, Waive
 from harness.report import render_junit
 
 from .sample_session import build_sample
@@ -100,3 +100,18 @@ def test_control_characters_do_not_break_the_document(mixed):
     bad = replace(result, verdict=Verdict.VACUOUS, findings=())
     root = ET.fromstring(render_junit([bad], {}, mixed.outcome, {}).split("\n", 1)[1])
     assert "a\ufffdb" in root.find(".//failure").text
+
+
+def test_a_waived_cell_is_skipped_with_its_reason_and_its_finding(mixed):
+    waive = Waive(cell="uva", verdict="FAIL", reason="a known defect", expires="2099-01-01")
+    results = [
+        replace(r, case=replace(r.case, waive=waive)) if r.verdict is Verdict.FAIL else r
+        for r in mixed.results
+    ]
+    root = ET.fromstring(render_junit(results, *mixed.args[1:]).split("\n", 1)[1])
+    counted = [c for c in testcases(root, "FAIL") if c.find("skipped") is not None]
+    assert counted
+    for case in counted:
+        assert case.find("failure") is None
+        assert case.find("skipped").get("type") == "WAIVED"
+        assert case.find("skipped").get("message").startswith("waived until 2099-01-01: a known")

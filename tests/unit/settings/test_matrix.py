@@ -60,7 +60,7 @@ def test_defaults_are_filled_in(load):
     matrix = load(SMALL)
 
     assert ("some", ("tiny-llama",), "default", None) == (
-        matrix.name, matrix.models, matrix.workload, matrix.dtype
+        matrix.name, matrix.models, *matrix.workloads, matrix.dtype
     )  # fmt: skip
     assert {"reference"} == {s.engine for s in matrix.settings}
 
@@ -72,7 +72,7 @@ def test_top_keys_reach_the_matrix_and_every_setting(load):
         + SMALL
     )
 
-    assert ("mine", "short", "bfloat16") == (matrix.name, matrix.workload, matrix.dtype)
+    assert ("mine", ("short",), "bfloat16") == (matrix.name, matrix.workloads, matrix.dtype)
     for setting in matrix.settings:
         assert "vllm" == setting.engine
         assert {"max_model_len": 128, "tensor_parallel_size": 2} == setting.engine_args
@@ -279,6 +279,11 @@ def test_default_matrix_covers_what_it_must():
     assert {"v1", "v2"} == {s.runner for s in targets}
     assert {True, False} == {o.pin_memory for o in offloads}
     assert {"v1", "v2"} == {s.runner for s in targets if s.multiprocessing}
+    graphs = [s for s in targets if not s.enforce_eager]
+    assert {("v1", "uva"), ("v2", "uva"), ("v1", "prefetch"), ("v2", "prefetch")} == {
+        (s.runner, s.offload.resolved_backend) for s in graphs
+    }
+    assert any(not s.offload.uva for s in graphs)
     assert 10 <= len({o.offload_id.removesuffix("-pin0") for o in offloads if not o.pin_memory})
     assert 2 <= len({o.cpu_offload_gb for o in offloads if 0 < o.cpu_offload_gb < 0.0055})
     assert any(o.cpu_offload_params for o in offloads)
@@ -288,3 +293,12 @@ def test_default_matrix_covers_what_it_must():
              for o in offloads if o.resolved_backend == "prefetch"]  # fmt: skip
     assert any(rings)
     assert not all(rings)
+
+
+def test_a_matrix_may_name_several_workloads(tmp_path):
+    file = tmp_path / "m.yaml"
+    file.write_text(
+        "models: [tiny-llama]\nworkload: [generates, reload-same]\n"
+        "axes: {offload: [{cpu_offload_gb: 1}]}\n"
+    )
+    assert load_matrix(file).workloads == ("generates", "reload-same")

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from harness.core import Finding, Verdict
-from harness.faults import FAULTS
+from harness.faults import FAULTS, Fault
 from harness.triage.faultcases import plan_trials
 from harness.triage.faulty_tests import FAULTY_TESTS
 from harness.triage.rows import build_line, build_test_line, plain_test_passes
 from tests.builders import baseline_run, build_case, build_output, build_result, target_run
 
+WAITING = Fault(name="waiting", summary="it cannot run", killed_by=("tokens",), needs="reload step")
 SAME = (Finding(judge="tokens", verdict=Verdict.PASS, summary="equal"),)
 
 
@@ -24,7 +25,7 @@ def say(**words):
 
 def line_of(name, findings, judges=()):
     """`findings`: a function of a trial."""
-    fault = FAULTS.get(name)
+    fault = name if isinstance(name, Fault) else FAULTS.get(name)
     trials = plan_trials(fault)
     results = {t.planned.case.case_id: build_result(t.planned.case, findings(t)) for t in trials}
     return build_line(fault, trials, results, {}, judges)
@@ -92,8 +93,16 @@ def test_the_one_stated_objection_must_come_in_its_words():
 
 
 def test_what_cannot_run_is_neither_right_nor_tried():
-    line = line_of("reload-misses-master", lambda _t: SAME)
+    line = line_of(WAITING, lambda _t: SAME)
     assert (line.is_right, line.rows, line.why) == (False, (), "needs reload step")
+
+
+def test_a_fault_of_a_lifecycle_is_tried_on_that_lifecycle():
+    trials = plan_trials(FAULTS.get("patch-v2-not-forwarded"))
+
+    assert {t.planned.case.workload.name for t in trials} == {"patch"}
+    assert {t.planned.target_key.workload.name for t in trials} == {"patch"}
+    assert {t.runner for t in trials} == {"v2"}
 
 
 @pytest.mark.parametrize("test", [t for t in FAULTY_TESTS if t.build], ids=lambda t: t.name)

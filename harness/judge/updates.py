@@ -1,0 +1,53 @@
+"""Did a step that claims to bring other weights bring any? If not, it proves no update."""
+
+from __future__ import annotations
+
+from harness.core import Case, ProbeSnapshot, Run, Step
+
+SAME_WEIGHTS = "a reload of the same weights proves no update"
+SAME_PATCH = "a patch that changes no weight proves no update"
+
+
+def unproven_update(case: Case, baseline: Run) -> str:
+    """Why a step of the workload that claims an update is none; empty where every one is.
+
+    A reload labelled `changed` and a sparse patch claim one. Told from what the baseline's weights
+    were to be before and after it, where their digests are known, else from its answers.
+    """
+    for step_idx, step in enumerate(case.workload.steps):
+        if claims_update(step) and _changes_nothing(case, baseline, step_idx):
+            reason = SAME_PATCH if step.kind == "apply_sparse_weight_patches" else SAME_WEIGHTS
+            return f"{reason}: step {step_idx} ({step.name})"
+    return ""
+
+
+def claims_update(step: Step) -> bool:
+    """Whether other weights are said to be in effect after a step."""
+    is_changed = step.kind == "reload_weights" and step.args.get("label") == "changed"
+    return is_changed or step.kind == "apply_sparse_weight_patches"
+
+
+def _changes_nothing(case: Case, run: Run, step_idx: int) -> bool:
+    digests = {p.step_idx: _expected(p) for p in run.step_probes}
+    before, after = digests.get(step_idx - 1), digests.get(step_idx)
+    if before and after:
+        common = before.keys() & after.keys()
+        return bool(common) and all(before[name] == after[name] for name in common)
+    generates = [i for i, step in enumerate(case.workload.steps) if step.kind == "generate"]
+    earlier = [i for i in generates if i < step_idx]
+    later = [i for i in generates if i > step_idx]
+    if not earlier or not later:
+        return False
+    first, second = (_answers(run, idx) for idx in (earlier[-1], later[0]))
+    return bool(first) and first == second
+
+
+def _expected(probe: ProbeSnapshot) -> dict[str, str]:
+    """Parameter -> digest that it was held against; none where nothing was hashed."""
+    if probe.integrity is None:
+        return {}
+    return {reads.name: reads.expected for reads in probe.integrity.reads if reads.expected}
+
+
+def _answers(run: Run, step_idx: int) -> list[object]:
+    return [(o.token_ids, o.logprobs) for o in run.outputs if o.step_idx == step_idx]
