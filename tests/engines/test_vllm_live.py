@@ -122,6 +122,7 @@ def same_of(probe):
     """What two probes of one setting must agree in."""
     fields = {k: v for k, v in encode(probe).items() if k not in OF_THE_PROCESS}
     del fields["memory"]["device_peak_bytes"], fields["env"][ENV_MULTIPROCESSING]
+    fields["memory"].pop("process", None)
     for name in OF_THE_CORE:
         fields["effective_config"].pop(name, None)
     if fields["integrity"] is not None:
