@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from harness.core import Case, Plan, PlannedCase, Setting, UsageError, Waive, Workload
+from harness.core.case import JUDGE_NAMES
 from harness.launch import engine_supports
 from harness.plan import build_plan, release_pairs, sort_out
 from harness.settings import KnownBad, Matrix, load_model, load_workload, parse_selection
@@ -109,7 +110,7 @@ def _judges_of(bad: KnownBad) -> tuple[str, ...]:
         if fault.kind == "mutant":
             found += [j for j in fault.killed_by if j not in recorded or j in asked]
     must_fail = bad.must_fail or tuple(dict.fromkeys(found))
-    known = Case.__dataclass_fields__["judges"].default
+    known: tuple[str, ...] = JUDGE_NAMES
     if unknown := [name for name in must_fail if name not in known]:
         raise UsageError(f"must_fail: {unknown[0]!r} is no judge; known: {', '.join(known)}")
     if not must_fail:

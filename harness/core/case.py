@@ -13,6 +13,10 @@ from .workload import Workload
 Role = Literal["case", "null", "control", "runner", "release"]
 
 
+JUDGE_NAMES = ("effect", "placement", "memory", "ordering", "integrity", "tokens")
+"""Judges in the order in which they speak."""
+
+
 class Tier(Enum):
     """How equal two outputs must be."""
 
@@ -90,10 +94,7 @@ class Case:
     role: Role = "case"
     """`null`: baseline against itself. `control`: a planted fault that must FAIL.
     `runner`: V1 against V2. `release`: an engine against its release before."""
-    judges: tuple[str, ...] = (
-        *("effect", "placement", "memory"),
-        *("ordering", "integrity", "tokens"),
-    )
+    judges: tuple[str, ...] = JUDGE_NAMES
     expected: Expectation
     """Of the target."""
     expected_baseline: Expectation

@@ -8,9 +8,9 @@ from safetensors.torch import save_file
 
 from harness.core import OffloadConfig
 from harness.engines import view_of
-from harness.observe.source import WeightSource
 from harness.observe.checkpoint import expected_digests, source_names
 from harness.observe.instruments import attach, read_integrity
+from harness.observe.source import WeightSource
 from harness.observe.weights import EVERY, WeightRecorder, digest_of
 from harness.refengine.device import SimulatedDevice
 from tests.live import COPYING, PREFETCH, UVA, worker_of
