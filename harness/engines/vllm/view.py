@@ -236,19 +236,31 @@ WARNINGS: list[str] = []
 """What vLLM logged as warnings in this process, each once."""
 
 
-class WarningNote(logging.Handler):
-    """Keeps vLLM's warnings."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep one, if it is new."""
-        text = " ".join(record.getMessage().split())[:300]
-        if len(WARNINGS) < MAX_WARNINGS and text not in WARNINGS:
-            WARNINGS.append(text)
-
-
 def note_warnings() -> None:
-    """Keep what vLLM logs as warnings in this process from now on."""
-    logging.getLogger("vllm").addHandler(WarningNote(logging.WARNING))
+    """Keep what vLLM logs as warnings in this process from now on.
+
+    Where records are made, since vLLM puts its logger's handlers anew when it is configured.
+    """
+    plain = logging.getLogRecordFactory()
+
+    def make_record(*args: Any, **named: Any) -> logging.LogRecord:
+        record = plain(*args, **named)
+        if record.levelno >= logging.WARNING and record.name.split(".")[0] == "vllm":
+            _note(record)
+        return record
+
+    logging.setLogRecordFactory(make_record)
+
+
+def _note(record: logging.LogRecord) -> None:
+    """Keep one, if it is new; one whose arguments do not fit, as it was written."""
+    try:
+        text = record.getMessage()
+    except (TypeError, ValueError):
+        text = str(record.msg)
+    text = " ".join(text.split())[:300]
+    if len(WARNINGS) < MAX_WARNINGS and text not in WARNINGS:
+        WARNINGS.append(text)
 
 
 def _flatten(config: Any, flat: dict[str, Json]) -> None:
