@@ -105,8 +105,6 @@ class CaseResult:
         Every other case behaves.
         """
         wanted = {"null": Verdict.PASS, "control": Verdict.FAIL}.get(self.case.role)
-        if self.verdict is Verdict.UNSUPPORTED:
-            return True  # what was refused guards nothing, and nothing that ran relied on it
         if wanted is None or self.verdict is not wanted:
             return wanted is None
         return self.case.role != "control" or not self.not_failed

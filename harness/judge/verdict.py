@@ -51,7 +51,10 @@ def conclude(results: Sequence[CaseResult], *, controls: bool = True) -> Outcome
     if counted and (lacking := missing_runner(results)):
         sentence = f"{lacking} Otherwise: {sentence}"
         code = ExitCode.ERROR if code in (ExitCode.PASS, ExitCode.VACUOUS) else code
-    bad = [r for r in results if not r.behaved]
+    refused = (
+        Verdict.UNSUPPORTED
+    )  # such a control guards nothing, and nothing that ran relied on it
+    bad = [r for r in results if not r.behaved and r.verdict is not refused]
     places = _releases(results)
     warning = _distrust(bad, names_place=bool(places)) if bad else ""
     if controls and code is ExitCode.PASS:

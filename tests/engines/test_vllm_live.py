@@ -51,8 +51,8 @@ SETTINGS = {
     "faulty server": FAULTY,
     "refused server": REFUSED,
 }
-OF_THE_PROCESS = ("process_id", "is_core_process")
-"""Of a probe: which process was read."""
+OF_THE_PROCESS = ("process_id", "is_core_process", "warnings")
+"""Of a probe: which process was read, and what vLLM logged in just that one."""
 OF_THE_CORE = (
     "distributed_executor_backend",
     "effective_attention_block_size",
@@ -155,6 +155,8 @@ def test_a_probe_reads_the_same_wherever_the_engine_lives(run, place, reference)
     assert far.is_core_process
     assert not near.is_core_process
     assert same_of(far) == same_of(near)
+    assert set(far.warnings) <= set(near.warnings), "in process, its front end's are there too"
+    assert near.warnings
 
 
 def test_offload_behind_a_server_has_the_tokens_and_the_placement_of_offload_in_process(
