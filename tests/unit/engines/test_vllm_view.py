@@ -256,15 +256,18 @@ def test_without_a_device_nobody_observes(vllm):
 
 def test_warnings_of_vllm_are_kept_once_in_one_line(monkeypatch):
     monkeypatch.setattr(view, "WARNINGS", [])
-    note = view.WarningNote(logging.WARNING)
-    logger = logging.Logger("vllm.x")
-    logger.addHandler(note)
-
-    for _ in range(2):
-        logger.warning("pinning is\n  %s", "off")
-    logger.info("not this")
-    for i in range(view.MAX_WARNINGS):
-        logger.warning("number %d", i)
+    logger, other = logging.Logger("vllm.x"), logging.Logger("elsewhere")
+    plain = logging.getLogRecordFactory()
+    view.note_warnings()
+    try:
+        for _ in range(2):
+            logger.warning("pinning is\n  %s", "off")
+        logger.info("not this")
+        other.warning("nor this")
+        for i in range(view.MAX_WARNINGS):
+            logger.warning("number %d", i)
+    finally:
+        logging.setLogRecordFactory(plain)
 
     found = VllmView(None).warnings
     assert ("pinning is off", "number 0") == found[:2]

@@ -41,12 +41,15 @@ def vllm(monkeypatch):
 
 @pytest.fixture
 def enter(monkeypatch):
+    plain = logging.getLogRecordFactory()
+
     def call(engine="vllm", **fields):
         setting = Setting(engine=engine, offload=PREFETCH, **fields)
         monkeypatch.setenv(ENV_SETTING, json.dumps(encode(setting)))
         inside.enter()
 
-    return call
+    yield call
+    logging.setLogRecordFactory(plain)
 
 
 def methods_of(vllm):
