@@ -48,7 +48,8 @@ def plan_matrix(
     bad = {b.setting.compute_hash(): _judges_of(b) for b in matrix.known_bad if controls}
     settings += [b.setting for b in matrix.known_bad if controls]
     plans, num_seen = [], 0
-    unused = {} if faults else {waive.cell: waive for waive in matrix.waives}
+    waives = [(waive, parse_selection(waive.cell)) for waive in matrix.waives]
+    unused = set() if faults else {waive.cell for waive in matrix.waives}
     selected: list[Setting] = []
     for name, work in itertools.product(models or matrix.models, matrix.workloads):
         model = load_model(name, models_file=models_file, dtype=matrix.dtype)
@@ -60,8 +61,8 @@ def plan_matrix(
         ]
         pairs = {p.case.case_id: p for p in release_pairs(matrix.settings, [workload])}
         cells += [pair.case for pair in pairs.values()]
-        for waive in filter(None, (_waive_of(cell, matrix.waives) for cell in cells)):
-            unused.pop(waive.cell, None)
+        for waive in filter(None, (_waive_of(cell, waives) for cell in cells)):
+            unused.discard(waive.cell)
         kept = [c for c in cells if select is None or select(c.anchor, c.axes)]
         first = (shard[0] - 1 - num_seen) % shard[1]
         num_seen += len(kept)
@@ -69,25 +70,23 @@ def plan_matrix(
         selected += [target for target in cases if target.compute_hash() not in bad]
         plans += _plan_kept(kept[first :: shard[1]], pairs, workload, controls=controls)
     _check_planted(faults, selected)
-    for cell in unused:
-        raise UsageError(f"waive cell={cell!r} is no cell's first: correct it, or remove it")
-    planned = [
-        _with_waive(_as_control(case, bad), matrix.waives) for plan in plans for case in plan.cases
-    ]
+    for text in [w.cell for w in matrix.waives if w.cell in unused]:
+        raise UsageError(f"waive cell={text!r} is no cell's first: correct it, or remove it")
+    planned = [_with_waive(_as_control(case, bad), waives) for plan in plans for case in plan.cases]
     return Plan(
         cases=tuple(_without_idle_nulls(planned) if bad else planned),
         unsupported=tuple(skipped for plan in plans for skipped in plan.unsupported),
     )
 
 
-def _waive_of(case: Case, waives: Sequence[Waive]) -> Waive | None:
+def _waive_of(case: Case, waives: Sequence[tuple[Waive, Selector]]) -> Waive | None:
     """The first waive that matches a cell; none of a null case, a control or a planted fault."""
     if case.role in ("null", "control") or case.target.faults:
         return None
-    return next((w for w in waives if parse_selection(w.cell)(case.anchor, case.axes)), None)
+    return next((waive for waive, matches in waives if matches(case.anchor, case.axes)), None)
 
 
-def _with_waive(planned: PlannedCase, waives: Sequence[Waive]) -> PlannedCase:
+def _with_waive(planned: PlannedCase, waives: Sequence[tuple[Waive, Selector]]) -> PlannedCase:
     waive = _waive_of(planned.case, waives)
     return planned if waive is None else replace(planned, case=replace(planned.case, waive=waive))
 
@@ -110,9 +109,9 @@ def _judges_of(bad: KnownBad) -> tuple[str, ...]:
         if fault.kind == "mutant":
             found += [j for j in fault.killed_by if j not in recorded or j in asked]
     must_fail = bad.must_fail or tuple(dict.fromkeys(found))
-    known: tuple[str, ...] = JUDGE_NAMES
-    if unknown := [name for name in must_fail if name not in known]:
-        raise UsageError(f"must_fail: {unknown[0]!r} is no judge; known: {', '.join(known)}")
+    if unknown := [name for name in must_fail if name not in JUDGE_NAMES]:
+        known = ", ".join(JUDGE_NAMES)
+        raise UsageError(f"must_fail: {unknown[0]!r} is no judge; known: {known}")
     if not must_fail:
         raise UsageError(
             f"known_bad cell {bad.setting.setting_id} can never FAIL: what catches "

@@ -11,6 +11,7 @@ from typing import Any
 
 import harness
 from harness.core import Json, Setting
+from harness.core.engine_names import VLLM
 from harness.launch import child_environment, engine_supports
 from harness.settings import Matrix, load_matrix
 from harness.settings.engines import EngineEntry, parse_interpreters
@@ -81,7 +82,7 @@ def ask_label(engine: str, python: str) -> str:
     facts = examine(python, is_quick=True)
     if "problem" in facts:
         return ""
-    if engine.startswith("vllm"):
+    if engine in VLLM:
         return str(facts["vllm"]["version"]) if facts["vllm"] else ""
     if engine == "accelerate":
         return facts["accelerate"] or ""

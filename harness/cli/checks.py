@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.core.codec import Json
-
-EMULATION = "vllm-cpu-emulation"
+from harness.core.engine_names import EMULATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .codec import Json, canonical_json
+from .engine_names import VLLM
 from .errors import SettingError
 
 Runner = Literal["v1", "v2"]
@@ -203,7 +204,7 @@ class Setting:
         for name in OWNED_ENV:
             if name in self.env:
                 raise SettingError(f"env {name} is decided by the setting's own field; remove it")
-        for name in ("PYTHONPATH", *(["VLLM_PLUGINS"] if self.engine.startswith("vllm") else [])):
+        for name in ("PYTHONPATH", *(["VLLM_PLUGINS"] if self.engine in VLLM else [])):
             if name in self.env:
                 raise SettingError(
                     f"env {name} would shut the harness out of the engine; remove it"

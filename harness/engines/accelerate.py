@@ -24,14 +24,12 @@ from harness.core import (
 
 from .accelerate_load import load_model, read_args, require, said_by_engine, tied_names
 from .accelerate_view import AccelerateModules
-from .base import EngineModules, EngineOutOfMemory, EngineRefused
+from .base import EXTENSION, EngineModules, EngineOutOfMemory, EngineRefused
 from .greedy import Decoder
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-EXTENSION = "harness.observe.extension.ProbeExtension"
 
 
 @dataclass(slots=True, kw_only=True)

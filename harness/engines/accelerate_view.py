@@ -21,6 +21,7 @@ from .accelerate_hooks import (
 )
 from .accelerate_reads import watch_modules
 from .base import EngineModules, InternalMovedError, OffloadedModule
+from .stack_view import decoder_layer
 
 if TYPE_CHECKING:
     import torch
@@ -237,9 +238,7 @@ class AccelerateView:
 
     def layer_of(self, name: str) -> int | None:
         """See `EngineView`."""
-        parts = name.split(".")
-        is_layer = len(parts) > 2 and parts[:2] == ["model", "layers"] and parts[2].isdigit()
-        return int(parts[2]) if is_layer else None
+        return decoder_layer(name)
 
     def watch_reads(self) -> None:
         """See `EngineView`."""

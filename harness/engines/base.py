@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+EXTENSION = "harness.observe.extension.ProbeExtension"
+"""What is mixed into a worker; by name, since this package may not import it."""
+POOL_KIND = "buffer_pool"
+"""What an engine's device calls the slots that weights are copied into ahead of use."""
+LENGTH_MULTIPLE = 64
+
+
 class EngineRefused(Exception):  # noqa: N818 - a refusal is an answer, not a defect
     """The engine will not run this setting; the text is its own reason."""
 
@@ -243,6 +250,15 @@ class EngineView(Protocol):
     def synchronize(self) -> None:
         """Wait until all work queued on the device has run."""
         ...
+
+
+def model_length(workload: Workload) -> int:
+    """Tokens of the longest prompt with its answer, rounded up where the model has the room."""
+    longest = max(len(prompt) for prompt in workload.prompt_token_ids)
+    needed = longest + workload.sampling_params.max_tokens
+    limit = int(workload.model.config.get("max_position_embeddings", needed))
+    rounded = -(-needed // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+    return needed if rounded > limit else rounded
 
 
 VIEWS: Registry[Any] = Registry("engine view")

@@ -34,10 +34,10 @@ from .base import (
     EngineOutOfMemory,
     EngineRefused,
     InternalMovedError,
-    OffloadedModule,
 )
 from .reference_args import engine_kwargs
 from .reference_steps import STEPS, read_leftover, take_step, to_output, told_apart
+from .stack_view import StackView
 
 if TYPE_CHECKING:
     import torch
@@ -133,12 +133,13 @@ class ReferenceEngine:
         return self.llm
 
 
-class ReferenceView:
+class ReferenceView(StackView):
     """Where things are inside a live worker of the reference engine; see `EngineView`."""
 
     version = refengine.__version__
     not_observed: Sequence[str] = ()
     sees_compute = True
+    slot_attribute = "slot_idx"
     tensor_part = (0, 1)
 
     def __init__(self, worker: Any) -> None:
@@ -202,14 +203,6 @@ class ReferenceView:
         """See `EngineView`."""
         return str(self._device("name"))
 
-    @property
-    def reported_offloaded_bytes(self) -> int:
-        """See `EngineView`."""
-        offloader = self.offloader
-        names = {"UVAOffloader": "cpu_offload_bytes", "PrefetchOffloader": "total_offloaded_bytes"}
-        name = names.get(type(offloader).__name__)
-        return 0 if name is None else int(self._read(offloader, name))
-
     def memory(self) -> MemoryTrace:
         """See `EngineView`."""
         stats = self._device("memory_stats")()
@@ -242,41 +235,15 @@ class ReferenceView:
         copy: torch.Tensor | None = getattr(param, "_vllm_offloaded_cpu_data", None)
         return copy
 
-    def offloaded_modules(self) -> Sequence[OffloadedModule]:
-        """See `EngineView`."""
-        offloader = self.offloader
-        if type(offloader).__name__ != "PrefetchOffloader":
-            return ()
-        return tuple(
-            OffloadedModule(
-                module=self._read(item, "module"),
-                slot_idx=self._read(item, "slot_idx"),
-                host_copies=self._read(item, "host_copies"),
-            )
-            for item in self._read(offloader, "module_offloaders")
-        )
-
-    def pool_slots(self) -> Sequence[Sequence[torch.Tensor]] | None:
-        """See `EngineView`."""
-        offloader = self.offloader
-        if type(offloader).__name__ != "PrefetchOffloader":
-            return None
-        pool = self._read(offloader, "buffer_pool")
-        if pool is None:
-            return None
-        rings = self._read(pool, "_buffers").values()
-        return [[ring[slot] for ring in rings] for slot in range(self._read(pool, "slot_capacity"))]
+    def host_copies_of(self, item: object) -> Mapping[str, torch.Tensor]:
+        """See `StackView`."""
+        copies: Mapping[str, torch.Tensor] = self._read(item, "host_copies")
+        return copies
 
     def refills(self) -> Mapping[int, Sequence[int]]:
         """See `EngineView`."""
         refills: Mapping[int, Sequence[int]] = self._read(self.offloader, "refills")
         return refills
-
-    def layer_of(self, name: str) -> int | None:
-        """See `EngineView`."""
-        parts = name.split(".")
-        is_layer = len(parts) > 2 and parts[:2] == ["model", "layers"] and parts[2].isdigit()
-        return int(parts[2]) if is_layer else None
 
     def watch_reads(self) -> None:
         """See `EngineView`; this engine declares what it reads."""
@@ -287,10 +254,3 @@ class ReferenceView:
 
     def _device(self, name: str) -> Any:
         return self._read(self._read(self.worker, "device"), name)
-
-    def _read(self, owner: Any, name: str) -> Any:
-        try:
-            return getattr(owner, name)
-        except AttributeError:
-            kind = owner.__name__ if isinstance(owner, ModuleType) else type(owner).__name__
-            raise InternalMovedError(f"{kind}.{name}") from None

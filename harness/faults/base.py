@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from harness.core import OffloadConfig, Registry, Runner, Setting
+from harness.core.engine_names import VLLM
 from harness.engines.base import EngineModules, EngineView
 
 Kind = Literal["mutant", "equivalent", "test"]
@@ -25,8 +26,6 @@ OFFLOADS: Mapping[Mode, OffloadConfig] = {
     ),
 }
 """How each mode is tried unless a fault says otherwise; a ring of 8 that 3 does not divide."""
-VLLM = ("vllm", "vllm-cpu-emulation")
-"""Engines that are vLLM."""
 WITH_VLLM = ("reference", *VLLM)
 OFFLOADING: tuple[Mode, ...] = ("uva", "uva-copy", "prefetch")
 ACCELERATE_MODES: tuple[Mode, ...] = ("cpu_offload", "disk_offload", "device_map")

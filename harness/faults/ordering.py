@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from harness.core import OffloadConfig
+from harness.core.engine_names import VLLM
 from harness.engines.base import EngineModules
 
-from .base import VLLM, WITH_VLLM, Fault
+from .base import WITH_VLLM, Fault
 from .patch import replace_name
 
 

@@ -11,6 +11,7 @@ import sys
 from types import SimpleNamespace
 
 from harness.core import Setting, decode
+from harness.core.engine_names import EMULATION
 from harness.engines.vllm import emulation, taps
 from harness.engines.vllm.args import ENV_SETTING
 from harness.engines.vllm.device import live_device
@@ -19,7 +20,6 @@ from harness.engines.vllm.view import note_warnings
 from harness.faults import plant_before_start
 from harness.observe import install
 
-GROUP = "vllm.general_plugins"
 _entered: list[str] = []
 
 
@@ -32,7 +32,7 @@ def enter() -> None:
     setting = decode(Setting, json.loads(text))
     note_warnings()
     modules = VllmModules()
-    if setting.engine == emulation.ENGINE:
+    if setting.engine == EMULATION:
         emulation.install()
     for note in plant_before_start(setting, SimpleNamespace(modules=modules)):
         sys.stdout.write(f"harness: {note}\n")

@@ -15,11 +15,12 @@ from typing import Self
 
 import harness
 from harness.core import LaunchError, Run, RunKey, RunStatus, Setting
+from harness.core.engine_names import VLLM
 from harness.core.runfiles import OUTPUTS_FILE, PROBE_FILE, RUN_FILE, write_run
 
 from .classify import Ending, conclude_not_started, conclude_run, describe_python
 from .environment import WarmKey, can_fork_warm, child_environment, warm_key
-from .plugin_folder import CACHES, PLUGGED, register_plugin
+from .plugin_folder import CACHES, register_plugin
 from .process import Child, ChildLostError, ColdChild, NotStartedError, end_child
 from .request import LOG_FILE, LaunchRequest, write_request
 from .warm_parent import READY_TIMEOUT_S, WarmParent
@@ -191,9 +192,9 @@ class Launcher:
 
     def _environment(self, setting: Setting) -> dict[str, str]:
         env = child_environment(setting, num_threads=self.num_threads)
-        is_own = setting.python is None and setting.engine not in PLUGGED
+        is_own = setting.python is None and setting.engine not in VLLM
         env["PYTHONPATH"] = str(self._package_root(is_own=is_own))
-        if setting.engine in PLUGGED:
+        if setting.engine in VLLM:
             own = self._scratch_dir / "cache" / (setting.release or "engine")
             env |= {name: str(own / name.lower()) for name in CACHES if name not in setting.env}
         return env

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-PLUGGED = ("vllm", "vllm-cpu-emulation")
-"""Engines that load the plugin in each of their processes."""
 CACHES = ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 """Variables that name an engine's caches: releases must not share any."""
 

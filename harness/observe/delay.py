@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from harness.core import SettingError
 from harness.core.setting import DELAYS
+from harness.engines.base import POOL_KIND
 
 if TYPE_CHECKING:
     import torch
 
-DELAYED_KIND = "buffer_pool"
-"""What the allocator calls the slots that weights are copied into ahead of use."""
 SPIN_CYCLES = 2_000_000
 """About a millisecond at 2 GHz: many times a small layer's copy or compute."""
 
@@ -77,4 +76,4 @@ def _delay_readers(device: Any, spin: Callable[[Any], None]) -> None:
 
 def _is_slot(device: Any, tensor: torch.Tensor) -> bool:
     allocation = device.allocation_of(tensor)
-    return allocation is not None and allocation.kind == DELAYED_KIND
+    return allocation is not None and allocation.kind == POOL_KIND

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from harness.engines.base import POOL_KIND
+
 from .ranges import Access, Conflict, History
 from .timeline import PoolTimeline
 
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
 
 Clock = dict[int, int]
 """Stream number -> how many pieces of its work are known to be done."""
-POOL_KIND = "buffer_pool"
-"""What the allocator calls the slots that weights are copied into ahead of use."""
 MAX_CAUSES = 10_000
 """Distinct pairs of sites kept; what goes beyond is named in `not_observed`."""
 

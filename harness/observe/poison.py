@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from harness.engines.base import POOL_KIND
+
 if TYPE_CHECKING:
     import torch
 
-POISONED_KIND = "buffer_pool"
 POISON_BYTE = 0xFF
 """Repeated, it is NaN in every float type, and -1 in integers."""
 
@@ -24,7 +25,7 @@ def poison_device(device: Any) -> None:
 
     def poison_then_copy(dst: torch.Tensor, src: Any, *, site: str = "") -> None:
         allocation = device.allocation_of(dst)
-        if allocation is not None and allocation.kind == POISONED_KIND:
+        if allocation is not None and allocation.kind == POOL_KIND:
             work = device.launch(fill, dst, writes=(dst,), site=f"poison.{site}")
             # As early as the schedule allows: with compute when copies come late, else with them.
             work.is_copy = getattr(device, "schedule", "") != "copy_late"

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.core import Json, UsageError
+from harness.core.engine_names import VLLM
 from harness.core.setting import ACCELERATE_BACKENDS
 
 Kind = Literal["int", "float", "bool", "str", "list", "map"]
 
-PASSES_UNKNOWN_ON = frozenset({"vllm", "vllm-cpu-emulation", "accelerate"})
+PASSES_UNKNOWN_ON = frozenset({*VLLM, "accelerate"})
 """Engines that judge their own arguments: what this package does not know goes to them as it is."""
-GRAPHS_BY_DEFAULT = frozenset({"vllm", "vllm-cpu-emulation"})
+GRAPHS_BY_DEFAULT = frozenset(VLLM)
 """Engines that record graphs unless `--enforce-eager` is given."""
 
 SUFFIXES = {"k": 1000, "m": 1000**2, "g": 1000**3, "K": 1024, "M": 1024**2, "G": 1024**3}

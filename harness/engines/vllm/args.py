@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from harness.core import Json, Setting, Workload, encode
+from harness.engines.base import EXTENSION, model_length
 
-EXTENSION = "harness.observe.extension.ProbeExtension"
 ENV_SETTING = "HARNESS_SETTING"
 """Holds the setting as JSON, for the plugin in each process of the engine."""
 ENV_DEFAULTS = {
@@ -16,7 +16,6 @@ ENV_DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 ENV_CUDA = {"VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn"}
-LENGTH_MULTIPLE = 64
 CPU_CACHE_BYTES = 64 * 1024**2
 CUDA_CACHE_BYTES = 1024**3
 CUDA_SHARE = 0.05
@@ -29,14 +28,10 @@ def engine_kwargs(setting: Setting, workload: Workload, *, is_cpu: bool) -> dict
     The KV cache has a fixed size, since a launch that measured free memory would measure the
     launches beside it.
     """
-    longest = max(len(prompt) for prompt in workload.prompt_token_ids)
-    needed = longest + workload.sampling_params.max_tokens
-    limit = int(workload.model.config.get("max_position_embeddings", needed))
-    rounded = -(-needed // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     return {
         "model": workload.model.path,
         "dtype": workload.model.dtype,
-        "max_model_len": needed if rounded > limit else rounded,
+        "max_model_len": model_length(workload),
         "max_num_seqs": max(8, len(workload.prompt_token_ids)),
         "seed": workload.seed,
         "skip_tokenizer_init": True,

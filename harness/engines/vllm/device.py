@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-POOL_KIND = "buffer_pool"
+from harness.engines.base import POOL_KIND
 
 
 class Work:

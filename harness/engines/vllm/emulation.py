@@ -13,7 +13,6 @@ import ast
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,8 +20,7 @@ import torch
 from harness.engines.base import InternalMovedError
 
 from .modules import VllmModules
-
-ENGINE = "vllm-cpu-emulation"
+from .patching import do_after, find_method
 
 _host: dict[int, torch.Tensor] = {}
 _is_on: list[bool] = []
@@ -113,15 +111,13 @@ def _replace_streams() -> None:
 def _note_host_copies() -> None:
     owner = _module("offloader.prefetch")._CpuParamOffloader
     for name in ("_offload_to_cpu_internal", "_update_cpu_storage_from_param"):
-        _after(owner, name, lambda self, *_: _adopt(self._cpu_storage))
+        do_after(owner, name, lambda self, *_: _adopt(self._cpu_storage))
 
 
 def _keep_linear_weights() -> None:
     name = "dispatch_cpu_unquantized_gemm"
     layers = _module("layers.utils")
-    if not hasattr(layers, name):
-        raise InternalMovedError(f"{layers.__name__}.{name}")
-    packing = getattr(layers, name)
+    packing = find_method(layers, name)
 
     def plain(layer: Any, remove_weight: bool) -> None:
         del remove_weight
@@ -135,7 +131,7 @@ def _keep_linear_weights() -> None:
 def _finish_loading_in_v1() -> None:
     base = _module("offloader.base")
     runner = _module("runner.cpu_v1").CPUModelRunner
-    _after(runner, "load_model", lambda *_args, **_named: base.get_offloader().post_init())
+    do_after(runner, "load_model", lambda *_args, **_named: base.get_offloader().post_init())
 
 
 class _WithoutDeviceGuard(ast.NodeTransformer):
@@ -180,20 +176,7 @@ def _edit(owner: Any, name: str, change: ast.NodeTransformer) -> None:
 
 
 def _after_init(owner: Any, attribute: str) -> None:
-    _after(owner, "__init__", lambda self, *_, **__: setattr(self, attribute, StandInStream()))
-
-
-def _after(owner: Any, name: str, then: Callable[..., object]) -> None:
-    if not hasattr(owner, name):
-        raise InternalMovedError(f"{owner.__name__}.{name}")
-    plain = getattr(owner, name)
-
-    def both(*args: Any, **named: Any) -> Any:
-        result = plain(*args, **named)
-        then(*args, **named)
-        return result
-
-    setattr(owner, name, both)
+    do_after(owner, "__init__", lambda self, *_, **__: setattr(self, attribute, StandInStream()))
 
 
 def _adopt(tensor: torch.Tensor | None) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,7 @@ from harness.engines.base import EngineModules, EngineOutOfMemory, EngineRefused
 from .answers import first_reason, to_output
 from .args import engine_kwargs, process_env
 from .modules import VllmModules
+from .server_output import CONFIGURING, REFUSALS
 from .steps import STEPS, refuse_behind_server, take_step
 
 PLATFORM = current_platform.device_type
@@ -35,8 +37,6 @@ LOADED = (vllm.LLM, vllm.EngineArgs, vllm.SamplingParams)
 """Imported when first asked for, seconds long: by a warm parent once, instead of by each child."""
 STREAMED = ("ordering", "delay-copy", "delay-compute")
 """Instruments that need streams."""
-REFUSALS = (ValueError, NotImplementedError, TypeError)
-"""What vLLM's configuration raises when it will not run a setting."""
 
 
 class VllmEngine:
@@ -124,11 +124,16 @@ class LLMDoor:
 
     def __init__(self, kwargs: dict[str, Json]) -> None:
         try:
-            vllm.EngineArgs(**kwargs).create_engine_config()
+            vllm.EngineArgs(**kwargs)
         except REFUSALS as error:
             raise EngineRefused(first_reason(error)) from error
         try:
             self.llm = vllm.LLM(**kwargs)
+        except REFUSALS as error:
+            frames = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
+            if frames.isdisjoint(CONFIGURING):
+                raise
+            raise EngineRefused(first_reason(error)) from error
         except torch.OutOfMemoryError as error:
             raise EngineOutOfMemory(str(error)) from error
 

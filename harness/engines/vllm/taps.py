@@ -6,17 +6,14 @@ the rest only where a recorder, poison or a delay was asked for.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from harness.engines.base import InternalMovedError
-
 from .device import LiveDevice, plain_copy
 from .modules import VllmModules
+from .patching import do_after, find_method
 
 REFILLS: dict[int, list[int]] = {}
 """Index of an offloaded module -> indices whose copy was started after it ran, as seen."""
@@ -30,8 +27,8 @@ _MARK = "_is_harness_tap"
 def note_refills(modules: VllmModules) -> None:
     """Note whose copy really starts after which module ran."""
     owner: Any = modules.module("offloader.prefetch")
-    wait = _method(owner.PrefetchOffloader, "_wait_for_layer")
-    start = _method(owner._ModuleOffloader, "start_onload_to_static")
+    wait = find_method(owner.PrefetchOffloader, "_wait_for_layer")
+    start = find_method(owner._ModuleOffloader, "start_onload_to_static")
     if getattr(wait, _MARK, False):
         return
 
@@ -57,7 +54,7 @@ def note_refills(modules: VllmModules) -> None:
 def tap_copies(modules: VllmModules, device: LiveDevice) -> None:
     """Lead each copy into a slot through the device: poison, delays and recorders sit there."""
     owner: Any = modules.module("offloader.prefetch")._ModuleOffloader
-    plain = _method(owner, "start_onload_to_static")
+    plain = find_method(owner, "start_onload_to_static")
     if getattr(plain, _MARK, "") == "copies":
         return
 
@@ -90,11 +87,15 @@ def tap_streams(device: LiveDevice) -> None:
     event: Any = torch.cuda.Event
     stream: Any = torch.cuda.Stream
     cuda: Any = torch.cuda
-    _after(event, "record", lambda self, raw=None, *_: device.on_record(self, raw))
-    _after(event, "wait", lambda self, raw=None, *_: device.on_wait(self, raw))
-    _after(event, "synchronize", lambda self, *_: device.on_host_wait(self))
-    _after(stream, "synchronize", lambda self, *_: device.on_host_wait(device.stream_of(self)))
-    _after(cuda, "synchronize", lambda *_: device.on_host_wait(None))
+    taps = (
+        (event, "record", lambda self, stream=None: device.on_record(self, stream)),
+        (event, "wait", lambda self, stream=None: device.on_wait(self, stream)),
+        (event, "synchronize", device.on_host_wait),
+        (stream, "synchronize", lambda self: device.on_host_wait(device.stream_of(self))),
+        (cuda, "synchronize", lambda *_, **__: device.on_host_wait(None)),
+    )
+    for owner, name, tell in taps:
+        setattr(do_after(owner, name, tell), _MARK, True)
 
 
 def watch_reads(model: nn.Module, device: LiveDevice) -> None:
@@ -124,23 +125,3 @@ def _own_parameters(name: str, module: nn.Module) -> list[torch.Tensor]:
             tensor.param_name = f"{name}.{param_name}"  # type: ignore[attr-defined]
             tensors.append(tensor)
     return tensors
-
-
-def _after(owner: Any, name: str, tell: Callable[..., None]) -> None:
-    plain = getattr(owner, name)
-
-    @functools.wraps(plain)
-    def tapped(*args: Any, **kwargs: Any) -> Any:
-        result = plain(*args, **kwargs)
-        tell(*args, *kwargs.values())
-        return result
-
-    setattr(tapped, _MARK, True)
-    setattr(owner, name, tapped)
-
-
-def _method(owner: Any, name: str) -> Callable[..., Any]:
-    if not hasattr(owner, name):
-        raise InternalMovedError(f"{owner.__name__}.{name}")
-    method: Callable[..., Any] = getattr(owner, name)
-    return method

@@ -6,14 +6,14 @@ import importlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from harness.core import Json, MemoryTrace, Runner, Space
 from harness.core.setting import OWNED_ENV
-from harness.engines.base import EngineModules, InternalMovedError, OffloadedModule
+from harness.engines.base import EngineModules
+from harness.engines.stack_view import StackView
 
 from . import emulation, taps
 from .device import live_device
@@ -38,8 +38,10 @@ GRAPHS_HIDE = "in recorded graphs: order of copies and reads, weights at the mom
 NO_STREAMS = "copies are made at once here: no race can show"
 
 
-class VllmView:
+class VllmView(StackView):
     """See `EngineView`."""
+
+    slot_attribute = "_buffer_slot_idx"
 
     def __init__(self, worker: Any) -> None:
         # A worker of vLLM may stand in a wrapper that passes its attributes on.
@@ -140,14 +142,6 @@ class VllmView:
         """See `EngineView`."""
         return str(self._read(self.worker, "device").type)
 
-    @property
-    def reported_offloaded_bytes(self) -> int:
-        """See `EngineView`."""
-        offloader = self.offloader
-        names = {"UVAOffloader": "cpu_offload_bytes", "PrefetchOffloader": "total_offloaded_bytes"}
-        name = names.get(type(offloader).__name__)
-        return 0 if name is None else int(self._read(offloader, name))
-
     def memory(self) -> MemoryTrace:
         """See `EngineView`."""
         return read_memory(self)
@@ -165,50 +159,22 @@ class VllmView:
     def is_host_view(self, param: torch.Tensor) -> bool:
         """See `EngineView`."""
         if self.device_name == "cpu":
-            return emulation.is_host(param.data) and bool(self._is_marked(param))
+            is_marked = bool(getattr(param, "_vllm_is_uva_offloaded", False))
+            return emulation.is_host(param.data) and is_marked
         return param.is_cuda and self.space_of(param.data) != "device"
 
     def host_copy(self, param: torch.Tensor) -> torch.Tensor | None:
         """See `EngineView`; vLLM's views and its copies on forward hold it as their own data."""
         return param.data if self.space_of(param.data) != "device" else None
 
-    def offloaded_modules(self) -> Sequence[OffloadedModule]:
-        """See `EngineView`."""
-        offloader = self.offloader
-        if type(offloader).__name__ != "PrefetchOffloader":
-            return ()
-        return tuple(
-            OffloadedModule(
-                module=self._read(item, "module"),
-                slot_idx=self._read(item, "_buffer_slot_idx"),
-                host_copies={
-                    name: self._read(each, "_cpu_storage")
-                    for name, each in self._read(item, "_param_offloaders").items()
-                },
-            )
-            for item in self._read(offloader, "module_offloaders")
-        )
-
-    def pool_slots(self) -> Sequence[Sequence[torch.Tensor]] | None:
-        """See `EngineView`."""
-        offloader = self.offloader
-        if type(offloader).__name__ != "PrefetchOffloader":
-            return None
-        pool = self._read(offloader, "buffer_pool")
-        if pool is None:
-            return None
-        rings = self._read(pool, "_buffers").values()
-        return [[ring[slot] for ring in rings] for slot in range(self._read(pool, "slot_capacity"))]
+    def host_copies_of(self, item: object) -> Mapping[str, torch.Tensor]:
+        """See `StackView`."""
+        offloaders = self._read(item, "_param_offloaders").items()
+        return {name: self._read(each, "_cpu_storage") for name, each in offloaders}
 
     def refills(self) -> Mapping[int, Sequence[int]]:
         """See `EngineView`; as seen, not as vLLM plans them."""
         return {after: tuple(seen) for after, seen in taps.REFILLS.items()}
-
-    def layer_of(self, name: str) -> int | None:
-        """See `EngineView`."""
-        parts = name.split(".")
-        is_layer = len(parts) > 2 and parts[:2] == ["model", "layers"] and parts[2].isdigit()
-        return int(parts[2]) if is_layer else None
 
     def watch_reads(self) -> None:
         """See `EngineView`."""
@@ -220,16 +186,6 @@ class VllmView:
         """See `EngineView`."""
         if self.device_name == "cuda":
             torch.cuda.synchronize()
-
-    def _is_marked(self, param: torch.Tensor) -> bool:
-        return bool(getattr(param, "_vllm_is_uva_offloaded", False))
-
-    def _read(self, owner: Any, name: str) -> Any:
-        try:
-            return getattr(owner, name)
-        except AttributeError:
-            kind = owner.__name__ if isinstance(owner, ModuleType) else type(owner).__name__
-            raise InternalMovedError(f"{kind}.{name}") from None
 
 
 WARNINGS: list[str] = []

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from harness.core import OffloadConfig, Setting, encode
+from harness.core.engine_names import EMULATION
 from harness.engines.vllm import device as device_module
 from harness.engines.vllm import emulation, taps
 from harness.engines.vllm import view as view_module
@@ -155,7 +156,7 @@ def test_a_fault_that_does_not_apply_is_said_and_touches_nothing(vllm, enter, ca
 
 
 def test_the_emulation_is_installed_for_its_engine_only(vllm, enter):
-    enter(engine=emulation.ENGINE)
+    enter(engine=EMULATION)
 
     assert emulation.is_on()
     assert "cpu" == emulation.device_name()
