@@ -126,6 +126,11 @@ def spread(case, *changes, arguments=("baseline", "target")):
         ({"offloader_class": "NoopOffloader"}, "rank 2 has NoopOffloader, rank 0 has UVAOffloader"),
         ({"params": ()}, "rank 2 holds no offloaded parameter, rank 0 does"),
         ({"drift": ("a.b",)}, "rank 2 could not be read: a.b not found"),
+        ({"reported_offloaded_bytes": 7}, "rank 2 has an offloader that miscounts: 7 against"),
+        (
+            {"effective_config": {"model": "elsewhere", "enforce_eager": True}},
+            "rank 2 has model=elsewhere, rank 0 has",
+        ),
     ],
 )
 def test_a_further_rank_that_runs_something_else_is_vacuous(changes, words):

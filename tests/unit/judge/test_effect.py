@@ -324,3 +324,28 @@ def test_engine_warnings_are_kept_as_evidence():
         "baseline": [],
         "target": ["both backends set, prefetch wins"],
     }
+
+
+@pytest.mark.parametrize(
+    ("label", "version", "verdict"),
+    [
+        ("0.32.0", "0.32.0", Verdict.PASS),
+        ("0.32", "0.32.0+cpu", Verdict.PASS),
+        ("nightly", "0.33.0", Verdict.PASS),
+        ("0.33.0", "0.32.0", Verdict.VACUOUS),
+    ],
+)
+def test_a_label_that_claims_a_version_must_be_the_live_one(label, version, verdict):
+    case = build_case(UVA)
+    case = replace(
+        case,
+        baseline=replace(case.baseline, release=label),
+        target=replace(case.target, release=label),
+    )
+    runs = []
+    for run in (baseline_run(case), target_run(case)):
+        runs.append(replace(run, probe=replace(run.probe, engine_version=version)))
+    finding = judge_effect(case, *runs)
+    assert finding.verdict is verdict
+    if verdict is Verdict.VACUOUS:
+        assert finding.summary.startswith("release 0.33.0 was asked for, 0.32.0 is live")

@@ -263,3 +263,17 @@ def test_layers_hold_bytes_by_space_for_the_picture():
     }
     assert rows[0]["device"] == 2000
     assert rows[None]["device"] == 5000
+
+
+def test_a_further_rank_whose_weights_stand_elsewhere_fails():
+    case = build_case(PREFETCH)
+    case = replace(case, expected_ranks=(case.expected,))
+    target = target_run(case)
+    probe = replace(target.probe, rank=1)
+    right = judge_placement(case, baseline_run(case), replace(target, rank_probes=(probe,)))
+    assert right.verdict is Verdict.PASS
+
+    moved = replace(probe, params=tuple(replace(p, is_offloaded=False) for p in probe.params))
+    wrong = judge_placement(case, baseline_run(case), replace(target, rank_probes=(moved,)))
+    assert wrong.verdict is Verdict.FAIL
+    assert wrong.summary.startswith("rank 1: parameters that had to be offloaded and are not")

@@ -373,3 +373,31 @@ def test_a_session_of_one_release_names_none():
     assert (outcome.downgraded, outcome.not_exact) == (True, ())
     assert outcome.sentence.startswith("The null case is not exact (")
     assert all(outcome.downgrades(r.case) for r in bad)
+
+
+def hashed(mode):
+    """A passing cell with a word on its weights."""
+    result = passing()[0]
+    word = Finding(
+        judge="integrity", verdict=Verdict.PASS, summary="", evidence={"target": {"mode": mode}}
+    )
+    return replace(result, findings=(*result.findings, word))
+
+
+def test_what_only_some_cells_prove_is_said_of_so_many():
+    sentence = conclude([hashed("sampled"), *passing()], controls=False).sentence
+    assert "compute read the right weights (in 1 of 3 cells)" in sentence
+
+
+@pytest.mark.parametrize(
+    ("modes", "words"),
+    [
+        (["sampled", "full"], "compute read the right weights"),
+        (["rest", "rest"], "weights were right at rest"),
+        (["sampled", "rest"], "weights were right, some hashed at rest"),
+    ],
+)
+def test_hashes_at_rest_are_not_called_reads_by_compute(modes, words):
+    sentence = conclude([hashed(mode) for mode in modes], controls=False).sentence
+    assert f"{words} and" in sentence or f"{words}," in sentence
+    assert ("compute read" in sentence) == ("rest" not in modes)
