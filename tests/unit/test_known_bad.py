@@ -11,9 +11,9 @@ models: [tiny-llama]
 workload: short
 axes:
   runner: [v1]
-  offload: [{offload_group_size: 1, offload_prefetch_step: 3}]
+  offload: [{offload_group_size: 2, offload_prefetch_step: 3}]
 known_bad:
-  - {runner: v1, offload: {offload_group_size: 1, offload_prefetch_step: 3}, ENTRY}
+  - {runner: v1, offload: {offload_group_size: 2, offload_prefetch_step: 3}, ENTRY}
 """
 
 
@@ -65,6 +65,7 @@ def test_without_controls_there_is_none(plan):
         ("faults: [offloader-not-installed]", "runner v1 is not one of v2"),
         ("faults: [wrong-refill-target], must_fail: [tokns]", "'tokns' is no judge; known: effect"),
         ("faults: [synchronous-copy]", "can never FAIL"),
+        ("faults: [other-layers-same-bytes]", "can never FAIL"),
         ("faults: [no-wait-for-reader], instruments: []", "can never FAIL"),
         ("faults: [wrong-refil-target]", "Did you mean 'wrong-refill-target'"),
     ],
