@@ -76,7 +76,7 @@ def _with_placeholders(
 def _tie_by_pointer(modules: EngineModules) -> None:
     """Of a tied model, parameters with the same pointer and shape are taken for one tensor."""
     tied = SimpleNamespace(is_on=False, num_modules=0)
-    shape: Any = modules.module("models.llama").ModelShape
+    shape: Any = modules.module("models.shape").ModelShape
     from_hf = shape.from_hf.__func__
 
     def noting_from_hf(cls: Any, config: Any) -> Any:

@@ -4,7 +4,8 @@ from .all_sizes import AllSizes, check_all_sizes
 from .buffers import Unordered, Violation, check_schedule, check_waits, refill_order, slots
 from .build import build_pair, build_plan, release_pairs, sort_out
 from .capability import unsupported_reason
-from .placement import ParamShape, expect, parameter_shapes
+from .placement import expect
+from .shapes import ParamShape, parameter_shapes
 
 __all__ = [
     "AllSizes",

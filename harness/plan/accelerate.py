@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from harness.core import Expectation, ModelSpec, Setting
 
-from .placement import ParamShape, effective_dtype, model_size, parameter_shapes
+from .shapes import ParamShape, effective_dtype, model_size, parameter_shapes
 
 HOME = "cpu"
 """Device that a model computes on unless another is asked for."""

@@ -5,12 +5,9 @@ Written from vLLM's documented semantics; knows no engine, no torch and no check
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from harness.core import (
-    DTYPE_BYTES,
     GIB,
     Backend,
     Expectation,
@@ -18,66 +15,11 @@ from harness.core import (
     ModelSpec,
     OffloadConfig,
     Setting,
-    SettingError,
 )
 
 from .buffers import refill_order, slots
 from .ranks import of_rank
-
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM")
-_DTYPE_NAMES = {"half": "float16", "float": "float32"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParamShape:
-    """One parameter as the engine names it, fused where the engine fuses."""
-
-    name: str
-    """Full dotted name."""
-    layer_idx: int | None
-    """Decoder layer, None outside the stack."""
-    relative_name: str
-    """Name within the layer; equals `name` outside the stack."""
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all elements."""
-        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
-
-
-def parameter_shapes(model: ModelSpec, *, dtype: str | None = None) -> tuple[ParamShape, ...]:
-    """Every parameter of a model in the engine's order.
-
-    Args:
-        model: needs only its architecture, config and dtype.
-        dtype: computes in this dtype instead of the model's own.
-
-    Raises:
-        SettingError: the architecture or dtype is unknown, or the config lacks a size.
-    """
-    if model.architecture not in ARCHITECTURES:
-        raise SettingError(
-            f"architecture={model.architecture!r} of model {model.name!r} has no placement "
-            f"arithmetic; known: {', '.join(ARCHITECTURES)}"
-        )
-    dtype = dtype or model.dtype
-    if dtype not in DTYPE_BYTES:
-        raise SettingError(f"dtype={dtype!r} must be one of {', '.join(DTYPE_BYTES)}")
-    hidden, vocab = model_size(model, "hidden_size"), model_size(model, "vocab_size")
-    layer = tuple(_layer_shapes(model))
-    found = [("model.embed_tokens.weight", None, "model.embed_tokens.weight", (vocab, hidden))]
-    shapes: list[tuple[str, int | None, str, tuple[int, ...]]] = [*found]
-    for idx in range(model_size(model, "num_hidden_layers")):
-        shapes += [(f"model.layers.{idx}.{name}", idx, name, shape) for name, shape in layer]
-    shapes.append(("model.norm.weight", None, "model.norm.weight", (hidden,)))
-    if not model.config.get("tie_word_embeddings", False):
-        shapes.append(("lm_head.weight", None, "lm_head.weight", (vocab, hidden)))
-    return tuple(
-        ParamShape(name=name, layer_idx=idx, relative_name=relative, shape=shape, dtype=dtype)
-        for name, idx, relative, shape in shapes
-    )
+from .shapes import ParamShape, effective_dtype, parameter_shapes
 
 
 def expect(setting: Setting, model: ModelSpec, *, rank: int = 0) -> Expectation:
@@ -121,53 +63,6 @@ def expect(setting: Setting, model: ModelSpec, *, rank: int = 0) -> Expectation:
         graph_bytes=_graph_bytes(setting, chosen),
         **_pool(backend, ring, chosen, offload.offload_prefetch_step),
     )
-
-
-def _layer_shapes(model: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of one decoder layer, in the order the engine walks them."""
-    hidden, heads = model_size(model, "hidden_size"), model_size(model, "num_attention_heads")
-    kv_heads = model_size(model, "num_key_value_heads", heads)
-    head_dim = model_size(model, "head_dim", hidden // heads)
-    intermediate = model_size(model, "intermediate_size")
-    is_qwen3 = model.architecture == "Qwen3ForCausalLM"
-    qkv = (heads + 2 * kv_heads) * head_dim
-    for name in ("attention_bias", "mlp_bias"):
-        if model.config.get(name):
-            raise SettingError(
-                f"{name}=True in the config of model {model.name!r} has no placement arithmetic"
-            )
-    yield "self_attn.qkv_proj.weight", (qkv, hidden)
-    yield "self_attn.o_proj.weight", (hidden, heads * head_dim)
-    if is_qwen3:
-        yield "self_attn.q_norm.weight", (head_dim,)
-        yield "self_attn.k_norm.weight", (head_dim,)
-    yield "mlp.gate_up_proj.weight", (2 * intermediate, hidden)
-    yield "mlp.down_proj.weight", (hidden, intermediate)
-    yield "input_layernorm.weight", (hidden,)
-    yield "post_attention_layernorm.weight", (hidden,)
-
-
-def model_size(model: ModelSpec, name: str, default: int | None = None) -> int:
-    """A size from the model's config.
-
-    Raises:
-        SettingError: it is missing, or no whole number above 0.
-    """
-    found = model.config.get(name)
-    found = default if found is None else found
-    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-        raise SettingError(
-            f"{name}={found!r} in the config of model {model.name!r} must be a whole number >= 1"
-        )
-    return found
-
-
-def effective_dtype(setting: Setting, model: ModelSpec) -> str:
-    """The dtype that the engine computes in: its argument's, or the model's own."""
-    asked: Json = setting.engine_args.get("dtype")
-    if asked == "auto":
-        asked = model.config.get("dtype") or model.config.get("torch_dtype")
-    return _DTYPE_NAMES.get(str(asked), str(asked)) if asked else model.dtype
 
 
 def _by_layer(params: Sequence[ParamShape]) -> list[list[ParamShape]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from harness.core import ModelSpec, Setting, SettingError
 
 if TYPE_CHECKING:
-    from .placement import ParamShape
+    from .shapes import ParamShape
 
 VOCAB_MULTIPLE = 64
 """Rows of embeddings are padded to a multiple of this before they are split."""

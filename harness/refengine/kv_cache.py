@@ -11,7 +11,7 @@ import torch
 
 from .config import EngineConfig, check
 from .device import Device
-from .models.llama import ModelShape
+from .models import ModelShape
 
 NULL_BLOCK = 0
 

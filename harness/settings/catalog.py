@@ -12,8 +12,8 @@ from typing import Literal, cast, get_args
 
 from harness.core import DTYPE_BYTES, Dtype, Json, MatrixError
 
-from .checkpoints import MODEL_TYPES
 from .nodes import Item, read_document
+from .tensors import MODEL_TYPES
 
 Source = Literal["seeded", "shipped", "local", "hub"]
 

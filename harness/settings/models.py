@@ -12,8 +12,9 @@ from typing import cast
 from harness.core import DTYPE_BYTES, Dtype, Json, ModelNotFoundError, ModelSpec, UsageError
 
 from .catalog import ModelEntry, read_entries
-from .checkpoints import MODEL_TYPES, ensure_checkpoint, read_config
+from .checkpoints import ensure_checkpoint, read_config
 from .hub import download_snapshot, find_snapshot, is_complete, locate_user_cache
+from .tensors import MODEL_TYPES
 
 PACKAGE = Path(__file__).resolve().parents[1]
 

@@ -32,7 +32,8 @@ from harness.core import (
     encode,
 )
 from harness.plan import build_pair, parameter_shapes
-from harness.settings.checkpoints import MODEL_TYPES, ensure_checkpoint
+from harness.settings.checkpoints import ensure_checkpoint
+from harness.settings.tensors import MODEL_TYPES
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

@@ -41,7 +41,7 @@ def mapped(places, **fields):
 
 def test_every_form_of_the_matrix_is_right_by_every_judge(tmp_path):
     matrix = load_matrix(MATRICES / "accelerate.yaml")
-    works = [load_workload(matrix.workload, load_model(name)) for name in matrix.models]
+    works = [load_workload(w, load_model(name)) for w in matrix.workloads for name in matrix.models]
     plan = build_plan(matrix.settings, works, supports=engine_supports("accelerate"))
 
     with Session(tmp_path, options=Options(jobs=2, deadline_s=120)) as opened:

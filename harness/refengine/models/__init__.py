@@ -1,5 +1,27 @@
 """Models by Hugging Face architecture."""
 
-from .llama import ARCHITECTURES, CausalLM, ModelShape
+from __future__ import annotations
 
-__all__ = ["ARCHITECTURES", "CausalLM", "ModelShape"]
+from typing import TYPE_CHECKING
+
+import torch
+
+from .llama import CausalLM
+from .shape import ARCHITECTURES, ModelShape
+
+if TYPE_CHECKING:
+    from harness.refengine.config import EngineConfig
+    from harness.refengine.device import Device
+
+__all__ = ["ARCHITECTURES", "CausalLM", "ModelShape", "make_model"]
+
+
+def make_model(config: EngineConfig, device: Device) -> CausalLM:
+    """The model of a configuration, its parameters allocated and not yet filled.
+
+    Raises:
+        UnsupportedSettingError: the architecture is not implemented.
+        OutOfDeviceMemoryError: the device cannot hold it.
+    """
+    dtype = getattr(torch, config.dtype)
+    return CausalLM(device, dtype, config.hf_config, config.model_len)

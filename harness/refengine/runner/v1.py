@@ -15,7 +15,7 @@ from harness.refengine.device import Device, Pending
 from harness.refengine.kv_cache import NULL_BLOCK, allocate_kv_caches
 from harness.refengine.layers import build_context
 from harness.refengine.loader import load_weights
-from harness.refengine.models import CausalLM
+from harness.refengine.models import make_model
 from harness.refengine.offloader import create_offloader, get_offloader, set_offloader
 from harness.refengine.sampler import SamplingRow, sample, to_tokens
 from harness.refengine.sampling_params import SamplingParams
@@ -71,8 +71,7 @@ class GPUModelRunner:
 
     def load_model(self) -> None:
         """Make the model, fill its weights, and let the offloader finish."""
-        dtype = getattr(torch, self.config.dtype)
-        self.model = CausalLM(self.device, dtype, self.config.hf_config, self.config.model_len)
+        self.model = make_model(self.config, self.device)
         load_weights(self.model, self.config)
         get_offloader().post_init()
         self.graphs = make_graphs(self.config, self.device, self.model, self.offloader)

@@ -18,7 +18,7 @@ from harness.refengine.device import Device, Pending, Space
 from harness.refengine.kv_cache import allocate_kv_caches
 from harness.refengine.layers import AttentionContext, build_context
 from harness.refengine.loader import load_weights
-from harness.refengine.models import CausalLM
+from harness.refengine.models import make_model
 from harness.refengine.offloader import create_offloader, get_offloader, set_offloader
 from harness.refengine.sampler import SamplingRow, sample
 from harness.refengine.sampling_params import SamplingParams
@@ -77,8 +77,7 @@ class GPUModelRunner:
     def load_model(self) -> None:
         """Make the model, fill its weights, and let the offloader finish."""
         config = self.config
-        dtype = getattr(torch, config.dtype)
-        self.model = CausalLM(self.device, dtype, config.hf_config, config.model_len)
+        self.model = make_model(config, self.device)
         load_weights(self.model, config)
         get_offloader().post_init()
         self.graphs = make_graphs(config, self.device, self.model, self.offloader)

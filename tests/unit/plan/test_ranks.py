@@ -3,8 +3,8 @@
 import pytest
 
 from harness.core import OffloadConfig, Setting, SettingError
+from harness.plan import expect, parameter_shapes
 from harness.plan.build import build_pair
-from harness.plan.placement import expect, parameter_shapes
 from harness.plan.ranks import count_ranks, of_rank, stage_layers
 
 PREFETCH = OffloadConfig(offload_group_size=1, offload_prefetch_step=3)

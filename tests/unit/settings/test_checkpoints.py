@@ -13,11 +13,10 @@ from harness.settings.catalog import complete_config
 from harness.settings.checkpoints import (
     ensure_checkpoint,
     is_intact,
-    list_tensor_shapes,
-    make_tensor,
     read_config,
     to_bytes,
 )
+from harness.settings.tensors import list_tensor_shapes, make_tensor
 
 SMALL = {
     "num_hidden_layers": 2,

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from harness.core import OffloadConfig, UsageError, Verdict
 from harness.faults import FAULTS
 from harness.plan import expect
-from harness.settings.checkpoints import MODEL_TYPES
+from harness.settings.tensors import MODEL_TYPES
 from harness.triage.examples import (
     MAX_POSITIONS,
     Example,
