@@ -9,6 +9,7 @@ REFERENCE: dict[str, Json] = {
     "backends": ("uva", "prefetch"),
     "architectures": ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM"),
     "dtypes": ("auto", "float32", "bfloat16", "float16"),
+    "quantizations": ("pack-quantized",),
     "graphs": {"cuda": "graphs are recorded on device='simulated' only"},
     "server": "the embedded engine is no server",
 }
@@ -17,6 +18,7 @@ REFERENCE: dict[str, Json] = {
 VLLM: dict[str, Json] = {
     "runners": ("v1", "v2"),
     "backends": ("uva", "prefetch"),
+    "quantizations": (),
 }
 """vLLM's, of any release: what one of them lacks is asked of the live engine."""
 
@@ -25,6 +27,7 @@ ACCELERATE: dict[str, Json] = {
     "backends": ("cpu_offload", "disk_offload", "device_map"),
     "architectures": ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM"),
     "dtypes": ("auto", "float32", "bfloat16", "float16"),
+    "quantizations": (),
     "multiprocessing": "accelerate has no engine core",
     "server": "accelerate is no server",
     "graphs": "accelerate's hooks run eagerly",

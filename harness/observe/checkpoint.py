@@ -46,7 +46,8 @@ def expected_digests(
         if parts and len(parts) == len(source_names(name)):
             tensors = [files[part_name].get_tensor(part_name) for part_name in parts]
             held = _held(tensors, (shapes or {}).get(name), *part)
-            digests[name] = digest_of(source.lay_over(name, held.to(dtype)))
+            held = held.to(dtype) if held.is_floating_point() else held
+            digests[name] = digest_of(source.lay_over(name, held))
     return digests
 
 
@@ -54,7 +55,7 @@ def _held(
     tensors: Sequence[torch.Tensor], shape: tuple[int, ...] | None, index: int, num_parts: int
 ) -> torch.Tensor:
     """Stack by rows what one worker holds: all, or its part of each tensor's rows or columns."""
-    whole = torch.cat(list(tensors))
+    whole = _as_computed(torch.cat(list(tensors)), shape)
     if shape is None or tuple(whole.shape) == shape:
         return whole
     if len(shape) == 2 and shape[1] != whole.shape[1]:
@@ -70,6 +71,18 @@ def _held(
     rows = (shape[0] - queries.shape[0]) // len(others)  # of keys and of values
     start = index * others[0].shape[0] // num_parts // rows * rows  # shared where heads are few
     return torch.cat([queries, *(tensor[start : start + rows] for tensor in others)])
+
+
+def _as_computed(whole: torch.Tensor, shape: tuple[int, ...] | None) -> torch.Tensor:
+    """Packed codes and their scales as the embedded engine holds them once they are loaded.
+
+    Args:
+        whole: of the checkpoint: int32 `[out, in / 4]`, scales `[out, 1]`, or any other.
+        shape: that the engine holds.
+    """
+    if whole.dtype == torch.int32:
+        return whole.view(torch.uint8).T.contiguous().view(torch.int32)
+    return whole.flatten() if shape == (whole.numel(),) else whole
 
 
 def source_names(name: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from harness.core import Json, ModelSpec, Setting, UsageError
 
-_LISTS = ("runners", "backends", "architectures", "dtypes")
+_LISTS = ("runners", "backends", "architectures", "dtypes", "quantizations")
 _SWITCHES = ("multiprocessing", "server", "graphs", "pin_memory", "uva")
 
 
@@ -18,10 +18,10 @@ def unsupported_reason(
     Args:
         setting: what is asked for.
         model: the model it is asked of.
-        supports: the engine's own statement. `runners`, `backends`, `architectures` and `dtypes`
-            list what it has; `multiprocessing`, `server`, `graphs`, `pin_memory` and `uva` are
-            True, False, or a text that says why not, or `{device: ...}` of these. What it leaves
-            out is taken as supported.
+        supports: the engine's own statement. `runners`, `backends`, `architectures`, `dtypes` and
+            `quantizations` list what it has; `multiprocessing`, `server`, `graphs`, `pin_memory`
+            and `uva` are True, False, or a text that says why not, or `{device: ...}` of these.
+            What it leaves out is taken as supported.
 
     Raises:
         UsageError: the statement has a key or a value of another kind.
@@ -34,6 +34,7 @@ def unsupported_reason(
         "backends": backend if backend != "none" else None,
         "architectures": model.architecture,
         "dtypes": setting.engine_args.get("dtype") or model.dtype,
+        "quantizations": _quantization(model),
     }
     for name, value in asked.items():
         if name in supports and value is not None and value not in supports[name]:
@@ -54,6 +55,12 @@ def unsupported_reason(
             why = f": {answer}" if answer else ""
             return f"engine {setting.engine!r} does not support {name}{why}"
     return None
+
+
+def _quantization(model: ModelSpec) -> str | None:
+    config = model.config.get("quantization_config") or {}
+    named = config.get("format") or config.get("quant_method")
+    return None if named is None else str(named)
 
 
 def _check(supports: Mapping[str, Json]) -> None:

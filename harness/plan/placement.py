@@ -19,7 +19,7 @@ from harness.core import (
 
 from .buffers import refill_order, slots
 from .ranks import of_rank
-from .shapes import ParamShape, effective_dtype, parameter_shapes
+from .shapes import ParamShape, effective_dtype, loaded_shapes
 
 
 def expect(setting: Setting, model: ModelSpec, *, rank: int = 0) -> Expectation:
@@ -34,9 +34,9 @@ def expect(setting: Setting, model: ModelSpec, *, rank: int = 0) -> Expectation:
         return expect_hooks(setting, model)
     offload = setting.offload
     backend = offload.resolved_backend
-    whole = parameter_shapes(model, dtype=effective_dtype(setting, model))
-    params = of_rank(whole, model, setting, rank)
-    layers = _by_layer(params)
+    whole = loaded_shapes(model, dtype=effective_dtype(setting, model))
+    loaded = of_rank(whole, model, setting, rank)
+    layers = _by_layer(loaded)
     selectors: frozenset[str] = frozenset()
     seen: Sequence[ParamShape] = ()
     chosen: list[ParamShape] = []
@@ -48,6 +48,7 @@ def expect(setting: Setting, model: ModelSpec, *, rank: int = 0) -> Expectation:
         selectors = offload.offload_params
         seen = [param for layer in _grouped(layers, offload) for param in layer]
         chosen = _matching(seen, selectors)
+    chosen = [param for param in chosen if not param.is_transient]
     ring = tuple(dict.fromkeys(p.layer_idx for p in chosen if p.layer_idx is not None))
     return Expectation(
         runner=setting.runner,
@@ -59,7 +60,7 @@ def expect(setting: Setting, model: ModelSpec, *, rank: int = 0) -> Expectation:
         is_uva=backend == "uva" and offload.uva,
         ignored_requests=offload.ignored_requests,
         unmatched_selectors=_unmatched(seen, selectors),
-        all_params=tuple(p.name for p in params),
+        all_params=tuple(p.name for p in loaded if not p.is_transient),
         graph_bytes=_graph_bytes(setting, chosen),
         **_pool(backend, ring, chosen, offload.offload_prefetch_step),
     )

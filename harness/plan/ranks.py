@@ -66,6 +66,11 @@ def _stage_holds(param: ParamShape, model: ModelSpec, stage: int, num_stages: in
 def _split(param: ParamShape, model: ModelSpec, num_parts: int) -> ParamShape:
     if num_parts == 1 or len(param.shape) != 2:
         return param
+    if param.name.endswith("weight_packed"):
+        raise SettingError(
+            f"tensor_parallel_size={num_parts}: packed weights of model {model.name!r} have no "
+            "placement arithmetic in parts"
+        )
     rows, columns = param.shape
     segment = param.relative_name.split(".")[-2]
     if param.name in _VOCAB:

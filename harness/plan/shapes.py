@@ -15,6 +15,14 @@ ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM")
 _DTYPE_NAMES = {"half": "float16", "float": "float32"}
 
 
+BYTES = {**DTYPE_BYTES, "int32": 4, "int64": 8}
+PACKED_FORMAT = "pack-quantized"
+"""compressed-tensors' name of the one quantized form that is known here."""
+CODES_PER_WORD = 4
+FUSED_PARTS = {"qkv_proj": 3, "gate_up_proj": 2}
+"""Segment of a fused weight -> how many of a checkpoint's it holds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParamShape:
     """One parameter as the engine names it, fused where the engine fuses."""
@@ -27,23 +35,30 @@ class ParamShape:
     """Name within the layer; equals `name` outside the stack."""
     shape: tuple[int, ...]
     dtype: str
+    is_transient: bool = False
+    """There while weights are loaded, and deleted before anything computes."""
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all elements."""
-        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+        return math.prod(self.shape) * BYTES[self.dtype]
 
 
 def parameter_shapes(model: ModelSpec, *, dtype: str | None = None) -> tuple[ParamShape, ...]:
-    """Every parameter of a model in the engine's order.
+    """Every parameter of a model that computes, in the engine's order.
 
     Args:
         model: needs only its architecture, config and dtype.
         dtype: computes in this dtype instead of the model's own.
 
     Raises:
-        SettingError: the architecture or dtype is unknown, or the config lacks a size.
+        SettingError: the architecture, dtype or quantization is unknown, or a size is missing.
     """
+    return tuple(p for p in loaded_shapes(model, dtype=dtype) if not p.is_transient)
+
+
+def loaded_shapes(model: ModelSpec, *, dtype: str | None = None) -> tuple[ParamShape, ...]:
+    """As `parameter_shapes`, with those among them that only loading needs."""
     if model.architecture not in ARCHITECTURES:
         raise SettingError(
             f"architecture={model.architecture!r} of model {model.name!r} has no placement "
@@ -53,18 +68,64 @@ def parameter_shapes(model: ModelSpec, *, dtype: str | None = None) -> tuple[Par
     if dtype not in DTYPE_BYTES:
         raise SettingError(f"dtype={dtype!r} must be one of {', '.join(DTYPE_BYTES)}")
     hidden, vocab = model_size(model, "hidden_size"), model_size(model, "vocab_size")
-    layer = tuple(_layer_shapes(model))
-    found = [("model.embed_tokens.weight", None, "model.embed_tokens.weight", (vocab, hidden))]
-    shapes: list[tuple[str, int | None, str, tuple[int, ...]]] = [*found]
+    shapes = [_outside("model.embed_tokens.weight", (vocab, hidden), dtype)]
+    layer = [param for name, shape in _layer_shapes(model) for param in _held(model, name, shape)]
     for idx in range(model_size(model, "num_hidden_layers")):
-        shapes += [(f"model.layers.{idx}.{name}", idx, name, shape) for name, shape in layer]
-    shapes.append(("model.norm.weight", None, "model.norm.weight", (hidden,)))
+        shapes += [
+            ParamShape(
+                name=f"model.layers.{idx}.{name}",
+                layer_idx=idx,
+                relative_name=name,
+                shape=shape,
+                dtype=own or dtype,
+                is_transient=name.endswith("weight_shape"),
+            )
+            for name, shape, own in layer
+        ]
+    shapes.append(_outside("model.norm.weight", (hidden,), dtype))
     if not model.config.get("tie_word_embeddings", False):
-        shapes.append(("lm_head.weight", None, "lm_head.weight", (vocab, hidden)))
-    return tuple(
-        ParamShape(name=name, layer_idx=idx, relative_name=relative, shape=shape, dtype=dtype)
-        for name, idx, relative, shape in shapes
-    )
+        shapes.append(_outside("lm_head.weight", (vocab, hidden), dtype))
+    return tuple(shapes)
+
+
+def _outside(name: str, shape: tuple[int, ...], dtype: str) -> ParamShape:
+    """A parameter outside the stack."""
+    return ParamShape(name=name, layer_idx=None, relative_name=name, shape=shape, dtype=dtype)
+
+
+def _held(
+    model: ModelSpec, name: str, shape: tuple[int, ...]
+) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    """What holds a weight: itself, or codes and scales; with a dtype where it is not the model's.
+
+    Codes stand transposed, as the embedded engine computes with them.
+    """
+    if quantization_of(model) is None or not name.endswith("_proj.weight"):
+        yield name, shape, ""
+        return
+    (rows, columns), stem = shape, name.removesuffix("weight")
+    parts = FUSED_PARTS.get(name.split(".")[-2], 1)
+    yield f"{stem}weight_packed", (columns, rows // CODES_PER_WORD), "int32"
+    yield f"{stem}weight_scale", (rows,), ""
+    yield f"{stem}weight_shape", (2 * parts,), "int64"
+
+
+def quantization_of(model: ModelSpec) -> str | None:
+    """Format in which a model's checkpoint is quantized; None if it is not.
+
+    Raises:
+        SettingError: it is another than `pack-quantized`.
+    """
+    config = model.config.get("quantization_config")
+    if not config:
+        return None
+    found = config.get("format") or config.get("quant_method")
+    if found != PACKED_FORMAT:
+        raise SettingError(
+            f"quantization {found!r} of model {model.name!r} has no placement arithmetic; "
+            f"known: {PACKED_FORMAT}"
+        )
+    return str(found)
 
 
 def _layer_shapes(model: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:

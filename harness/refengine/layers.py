@@ -8,12 +8,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
 from .config import UnsupportedSettingError
+
+
+class PackedWeight(NamedTuple):
+    """A linear weight as 8-bit codes; each output channel has a scale."""
+
+    weight_packed: torch.Tensor
+    """int32 `[in, out / 4]`: bytes are codes `[in, out]`, 128 is zero."""
+    weight_scale: torch.Tensor
+    """`[out]`."""
+
+
+CODES_PER_WORD = 4
+ZERO_CODE = 128
+Operand = torch.Tensor | PackedWeight
+"""A linear weight: `[out, in]`, or packed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +122,14 @@ def causal_mask(
     return mask.masked_fill_(hidden, float("-inf"))
 
 
+def project(x: torch.Tensor, weight: Operand) -> torch.Tensor:
+    """`x` `[tokens, in]` times a linear weight: `[tokens, out]`."""
+    if isinstance(weight, torch.Tensor):
+        return linear(x, weight)
+    codes = weight.weight_packed.view(torch.uint8).to(x.dtype) - ZERO_CODE
+    return linear(x, (codes * weight.weight_scale).T)
+
+
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Root-mean-square norm over the last dim: computed in float32, scaled in x's dtype."""
     full = x.float()
@@ -134,8 +157,8 @@ def attention_block(
     kv_cache: torch.Tensor,
     shape: AttentionShape,
     norm: torch.Tensor,
-    qkv_proj: torch.Tensor,
-    o_proj: torch.Tensor,
+    qkv_proj: Operand,
+    o_proj: Operand,
     q_norm: torch.Tensor | None = None,
     k_norm: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -154,7 +177,7 @@ def attention_block(
         k_norm: `[head_dim]`, Qwen3 only.
     """
     heads, kv_heads, dim = shape.num_heads, shape.num_kv_heads, shape.head_dim
-    qkv = linear(rms_norm(x, norm, shape.eps), qkv_proj).view(len(x), -1, dim)
+    qkv = project(rms_norm(x, norm, shape.eps), qkv_proj).view(len(x), -1, dim)
     qk, v = qkv[:, : heads + kv_heads], qkv[:, heads + kv_heads :]
     if q_norm is not None and k_norm is not None:
         q = rms_norm(qk[:, :heads], q_norm, shape.eps)
@@ -164,7 +187,7 @@ def attention_block(
     flat[0].index_copy_(0, ctx.slot_mapping, qk[:, heads:])
     flat[1].index_copy_(0, ctx.slot_mapping, v)
     out = attend(qk[:, :heads], ctx, kv_cache)
-    return x + linear(out, o_proj)
+    return x + project(out, o_proj)
 
 
 def attend(q: torch.Tensor, ctx: AttentionContext, kv_cache: torch.Tensor) -> torch.Tensor:
@@ -196,12 +219,12 @@ def mlp_block(
     x: torch.Tensor,
     eps: float,
     norm: torch.Tensor,
-    gate_up_proj: torch.Tensor,
-    down_proj: torch.Tensor,
+    gate_up_proj: Operand,
+    down_proj: Operand,
 ) -> torch.Tensor:
     """`x` `[tokens, hidden]` plus the gated MLP of its norm."""
-    gate, up = linear(rms_norm(x, norm, eps), gate_up_proj).chunk(2, dim=-1)
-    return x + linear(silu(gate) * up, down_proj)
+    gate, up = project(rms_norm(x, norm, eps), gate_up_proj).chunk(2, dim=-1)
+    return x + project(silu(gate) * up, down_proj)
 
 
 def rotary_table(

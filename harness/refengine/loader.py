@@ -12,8 +12,9 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from .config import ConfigError, EngineConfig
-from .models import CausalLM
+from .config import ConfigError, EngineConfig, UnsupportedSettingError
+from .models import CausalLM, PackedLinear
+from .offloader import BaseOffloader
 
 FUSED = {
     "q_proj": ("qkv_proj", 0),
@@ -36,46 +37,48 @@ def load_weights(model: CausalLM, config: EngineConfig) -> None:
 
     Raises:
         ConfigError: the checkpoint lacks a tensor, has one too many, or one of another shape.
+        UnsupportedSettingError: packed weights are to be made at random.
     """
-    if config.load_format == "dummy":
-        fill_random(model, config.seed)
+    if config.load_format != "dummy":
+        load_checkpoint(model, Path(config.model), {n: p.data for n, p in model.named_parameters()})
+    elif model.shape.is_packed:
+        raise UnsupportedSettingError("load_format='dummy' cannot make packed weights")
     else:
-        load_checkpoint(model, Path(config.model))
+        fill_random(model, config.seed)
 
 
 def load_checkpoint(
     model: CausalLM,
     folder: Path,
-    *,
-    masters: Mapping[nn.Parameter, torch.Tensor] | None = None,
+    destinations: Mapping[str, torch.Tensor],
     write: Callable[[torch.Tensor, torch.Tensor, str], object] = fill,
 ) -> None:
-    """Fill every parameter of `model` from a folder, each row exactly once.
+    """Fill every destination from a folder, each row exactly once.
 
     Args:
-        model: whose parameters are filled.
+        model: whose parameters these are.
         folder: holds *.safetensors of the model's shapes.
-        masters: bytes of record of parameters that hold a copy or a view of them.
+        destinations: parameter name -> memory for it, in the form a checkpoint fills.
         write: given where to, the bytes, and the parameter's name.
 
     Raises:
-        ConfigError: as `load_weights`; parameters may hold half of each checkpoint then.
+        ConfigError: as `load_weights`; destinations may hold half of each checkpoint then.
     """
-    params, parts = dict(model.named_parameters()), fused_parts(model)
-    left = {name: param.shape[0] for name, param in params.items()}
+    parts = fused_parts(model)
+    left = {name: place.shape[0] for name, place in destinations.items()}
     for name, tensor in read_checkpoint(folder):
         if name.endswith("rotary_emb.inv_freq") or (
             model.shape.is_tied and name == "lm_head.weight"
         ):
             continue
         target, part = fused_name(name)
-        if target not in params:
+        if target not in destinations:
             raise ConfigError(f"tensor {name!r} in {folder} belongs to no parameter")
-        offset, rows = parts[target.rsplit(".", 2)[1]][part] if part is not None else (0, None)
-        param = params[target]
-        destination = (masters or {}).get(param, param.data)
-        if rows is not None:
-            destination = destination.narrow(0, offset, rows)
+        destination = destinations[target]
+        if part is not None:
+            is_shape = target.endswith("weight_shape")
+            rows = parts[target.rsplit(".", 2)[1]][part]
+            destination = destination.narrow(0, *((2 * part, 2) if is_shape else rows))
         if destination.shape != tensor.shape:
             raise ConfigError(
                 f"tensor {name!r} has shape {list(tensor.shape)}, the model needs "
@@ -86,6 +89,18 @@ def load_checkpoint(
     for name, rows_left in left.items():
         if rows_left:
             raise ConfigError(f"parameter {name!r} is not filled by the checkpoint {folder}")
+
+
+def process_weights_after_loading(model: nn.Module, offloader: BaseOffloader) -> None:
+    """Let modules bring what was loaded into the form they compute with, where it stands.
+
+    Raises:
+        ConfigError: what was loaded contradicts itself.
+    """
+    for module in model.modules():
+        if isinstance(module, PackedLinear):
+            with offloader.device_loading_context(module):
+                module.process_weights_after_loading()
 
 
 def fused_name(name: str) -> tuple[str, int | None]:

@@ -14,7 +14,7 @@ from torch import nn
 
 from .config import check
 from .loader import load_checkpoint
-from .models import CausalLM
+from .models import CausalLM, PackedLinear
 from .offloader import BaseOffloader
 
 Patches = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
@@ -29,14 +29,29 @@ def reload_weights(model: CausalLM, offloader: BaseOffloader, folder: Path) -> N
     """
     device = model.device
     device.synchronize()  # copies of the old bytes may be under way
+    masters = offloader.masters()
+    records = {name: masters.get(p, p.data) for name, p in model.named_parameters()}
+    staged = {n: m for n, m in model.named_modules() if isinstance(m, PackedLinear)}
+    places = dict(records)
+    for prefix, module in staged.items():
+        for name, (dims, dtype) in module.loaded_form().items():
+            places[f"{prefix}.{name}"] = torch.empty(dims, dtype=dtype)
 
     def write(destination: torch.Tensor, tensor: torch.Tensor, name: str) -> None:
+        if name.rpartition(".")[0] in staged:
+            destination.copy_(tensor)
+            return
         site, writes = f"reload.{name}", (destination,)
         device.launch(
             torch.Tensor.copy_, destination, tensor, writes=writes, site=site
         ).result()  # one tensor in host memory at a time
 
-    load_checkpoint(model, folder, masters=offloader.masters(), write=write)
+    load_checkpoint(model, folder, places, write)
+    for prefix in list(staged):
+        module, names = staged.pop(prefix), [n for n in places if n.rpartition(".")[0] == prefix]
+        loaded = {name.rpartition(".")[2]: places[name] for name in names}
+        for name, tensor in module.transform(loaded).items():
+            write(records[f"{prefix}.{name}"], tensor, f"{prefix}.{name}")
     offloader.refresh()
 
 

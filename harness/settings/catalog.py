@@ -13,6 +13,7 @@ from typing import Literal, cast, get_args
 from harness.core import DTYPE_BYTES, Dtype, Json, MatrixError
 
 from .nodes import Item, read_document
+from .packed import CODES_PER_WORD, INT8, quantization_config
 from .tensors import MODEL_TYPES
 
 Source = Literal["seeded", "shipped", "local", "hub"]
@@ -45,12 +46,12 @@ _BY_ARCHITECTURE: dict[str, dict[str, Json]] = {
 
 _COMMON = ("description", "source", "architecture", "dtype", "aliases")
 _KEYS = {
-    "seeded": ("seed", "config"),
+    "seeded": ("seed", "config", "quantization"),
     "shipped": ("path", "layers"),
     "local": ("path", "layers"),
     "hub": ("path", "layers", "stand_in"),
 }
-_OPTIONAL = {"seeded": (), "shipped": (), "local": (), "hub": ("path", "stand_in")}
+_OPTIONAL = {"seeded": ("quantization",), "shipped": (), "local": (), "hub": ("path", "stand_in")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,9 @@ def _read_entry(name: str, item: Item) -> ModelEntry:
             _require(item, values, key)
     architecture = values["architecture"].text(tuple(MODEL_TYPES))
     config = _read_config(values["config"], architecture) if "config" in values else {}
+    if "quantization" in values:
+        _check_packable(values["quantization"], config)
+        config["quantization_config"] = quantization_config()
     texts = {key: values[key].text() for key in ("path", "stand_in") if key in values}
     dtype = values["dtype"].text(tuple(DTYPE_BYTES)) if "dtype" in values else "float32"
     aliases = values["aliases"].sequence(Item.text) if "aliases" in values else ()
@@ -150,6 +154,14 @@ def _read_config(item: Item, architecture: str) -> dict[str, Json]:
     if config["head_dim"] % 2:
         raise item.error(f"head_dim={config['head_dim']} must be even: rotary pairs")
     return config
+
+
+def _check_packable(item: Item, config: Mapping[str, Json]) -> None:
+    """Refuse another form than int8, and sizes that do not pack four to a word either way."""
+    item.text((INT8,))
+    for name in ("hidden_size", "intermediate_size", "head_dim"):
+        if config[name] % CODES_PER_WORD:
+            raise item.error(f"{name}={config[name]} must be a multiple of {CODES_PER_WORD}")
 
 
 def _read_config_value(key: str, item: Item, default: Json) -> Json:

@@ -13,7 +13,7 @@ import os
 import re
 import struct
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from harness.core import Json, ModelNotFoundError, UsageError, canonical_json
 
+from .packed import is_packed, pack
 from .tensors import list_tensor_shapes, make_tensor
 
 FORMAT_VERSION = 1
@@ -28,7 +29,15 @@ FORMAT_VERSION = 1
 
 WEIGHTS_FILE, CONFIG_FILE, HASH_FILE = "model.safetensors", "config.json", "sha256.json"
 
-_SAFETENSORS_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_SAFETENSORS_DTYPES = {
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int32": "I32",
+    "int64": "I64",
+}
+Tensor = tuple[str, tuple[int, ...], bytes]
+"""dtype, shape and little-endian bytes."""
 
 
 def to_bytes(values: npt.NDArray[np.float32], dtype: str) -> bytes:
@@ -82,27 +91,22 @@ def ensure_checkpoint(name: str, config: Mapping[str, Json], *, seed: int, cache
 def write_checkpoint(folder: Path, config: Mapping[str, Json], *, seed: int) -> None:
     """Write config.json, model.safetensors and their hashes into the new folder `folder`."""
     folder.mkdir()
-    dtype = str(config["torch_dtype"])
-    tensors = {
-        name: (shape, to_bytes(make_tensor(name, shape, seed=seed), dtype))
-        for name, shape in list_tensor_shapes(config).items()
-    }
-    (folder / WEIGHTS_FILE).write_bytes(encode_safetensors(tensors, dtype))
+    (folder / WEIGHTS_FILE).write_bytes(encode_safetensors(dict(_tensors(config, seed))))
     text = json.dumps(dict(config), indent=2, sort_keys=True) + "\n"
     (folder / CONFIG_FILE).write_text(text, encoding="utf-8")
     hashes = {f: _hash_file(folder / f) for f in (CONFIG_FILE, WEIGHTS_FILE)}
     (folder / HASH_FILE).write_text(json.dumps(hashes, indent=2) + "\n", encoding="utf-8")
 
 
-def encode_safetensors(tensors: Mapping[str, tuple[tuple[int, ...], bytes]], dtype: str) -> bytes:
-    """A whole safetensors file: name -> (shape, bytes), all of one dtype, in the order given.
+def encode_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """A whole safetensors file: its tensors by name, in the order given.
 
     Written here because the package's raw writer changed its arguments between versions; the
     format is an 8-byte length, a JSON header padded to 8 bytes, and the data.
     """
     header: dict[str, Json] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, (shape, data) in tensors.items():
+    for name, (dtype, shape, data) in tensors.items():
         begin, end = end, end + len(data)
         header[name] = {
             "dtype": _SAFETENSORS_DTYPES[dtype],
@@ -111,7 +115,9 @@ def encode_safetensors(tensors: Mapping[str, tuple[tuple[int, ...], bytes]], dty
         }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return b"".join([struct.pack("<Q", len(text)), text, *(data for _, data in tensors.values())])
+    return b"".join(
+        [struct.pack("<Q", len(text)), text, *(data for _, _, data in tensors.values())]
+    )
 
 
 def is_intact(folder: Path) -> bool:
@@ -144,6 +150,21 @@ def read_config(folder: Path) -> dict[str, Json]:
     if not isinstance(config, dict):
         raise ModelNotFoundError(f"{file}: must hold a JSON object")
     return config
+
+
+def _tensors(config: Mapping[str, Json], seed: int) -> Iterator[tuple[str, Tensor]]:
+    dtype = str(config["torch_dtype"])
+    for name, shape in list_tensor_shapes(config).items():
+        values = make_tensor(name, shape, seed=seed)
+        if not is_packed(config, name):
+            yield name, (dtype, shape, to_bytes(values, dtype))
+            continue
+        for part, content in pack(name, values):
+            if content.dtype == np.float32:
+                data = to_bytes(content.astype(np.float32), dtype)
+                yield part, (dtype, content.shape, data)
+            else:
+                yield part, (str(content.dtype), content.shape, content.tobytes())
 
 
 def _move_into_place(made: Path, final: Path, scratch: Path) -> None:

@@ -23,6 +23,8 @@ def _reload(path: str, label: str) -> Step:
 def _patch(model: ModelSpec, seed: int) -> Step:
     last = model.num_layers - 1
     params = [name.replace("layers.6.", f"layers.{min(6, last)}.") for name in PATCHED]
+    if model.config.get("quantization_config"):  # codes are no numbers that a patch could write
+        params = [f"{name}_scale" for name in params]
     args: Mapping[str, Json] = {"seed": seed, "num_values": 64, "params": params}
     return Step(kind="apply_sparse_weight_patches", args=args)
 

@@ -36,9 +36,9 @@ def offload_by(harness_engine):
 def live_through(check_case, offload_by, harness_model):
     """Compare a lifecycle without offload to the same with `args` and `env`, on one runner."""
 
-    def run(lifecycle, args, env, *, runner):
+    def run(lifecycle, args, env, *, runner, model=None):
         target = offload_by(args, env, runner)
-        workload = load_workload(lifecycle, load_model(harness_model))
+        workload = load_workload(lifecycle, load_model(model or harness_model))
         return check_case(build_pair(target.baseline(), target, workload))
 
     return run

@@ -23,6 +23,9 @@ PIN_MATTERS = ("reload-changed", "sleep-1", "sleep-2", "engine-before")
 """Lifecycles that write host copies, or that an engine with another pin setting comes before."""
 CYCLES = ("sleep-cycles", "reload-cycles")
 """Fifty of them: tried where a slot of the pool must be right again each time."""
+HARD_MODELS = ("seeded-llama-int8",)
+"""Models that make offload hard: loading replaces the weights."""
+CHANGES_WEIGHTS = ("reload-changed", "sleep-2")
 PROOFS = {"effect", "placement", "memory", "ordering", "integrity", "tokens"}
 
 
@@ -49,6 +52,14 @@ def test_fifty_cycles_leak_no_byte_and_change_no_token(live_through, lifecycle, 
     steps = [step.kind for step in result.case.workload.steps]
     assert 51 == steps.count("generate")
     assert 50 == steps.count("sleep") + steps.count("reload_weights")
+
+
+@pytest.mark.parametrize(("args", "env"), MODES)
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("lifecycle", CHANGES_WEIGHTS)
+@pytest.mark.parametrize("model", HARD_MODELS)
+def test_every_step_is_proven_on_hard_models(live_through, model, lifecycle, runner, args, env):
+    check(live_through(lifecycle, args, env, runner=runner, model=model))
 
 
 @pytest.mark.parametrize("runner", RUNNERS)

@@ -147,6 +147,17 @@ def read_logprobs(model, answers):
     return torch.stack(rows)
 
 
+def in_float32(model):
+    """The same weights in float32; those that were packed as `model` has unpacked them."""
+    if not getattr(model, "is_quantized", False):
+        return model.float()
+    config = type(model.config)(**model.config.to_dict())
+    del config.quantization_config
+    plain = type(model)(config).float().eval()
+    plain.load_state_dict({n: v for n, v in model.state_dict().items() if n in plain.state_dict()})
+    return plain
+
+
 def rms(errors):
     return float(errors.square().mean().sqrt())
 
@@ -154,12 +165,12 @@ def rms(errors):
 def check_rounding(model, answers, differences, record_property, label):
     """Every difference is a near-tie, and the engine rounds as `model` does, over all tokens.
 
-    The truth is the same weights in float32 (`model` is turned into it). It says how far apart the
-    two tokens of a difference really are; the limit is the most that transformers' own rounding
+    The truth is the same weights in float32 (`model` may be turned into it). It says how far apart
+    the two tokens of a difference really are; the limit is the most that transformers' own rounding
     moves the distance between the best two tokens, anywhere in these answers.
     """
     rounded = read_logprobs(model, answers)
-    exact = read_logprobs(model.float(), answers)
+    exact = read_logprobs(in_float32(model), answers)
     top_ids = torch.tensor([answer.logprobs.top_token_ids for answer in answers])
     truth, theirs = exact.gather(-1, top_ids), rounded.gather(-1, top_ids)
     ours = torch.tensor([answer.logprobs.top for answer in answers])

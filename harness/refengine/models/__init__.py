@@ -8,12 +8,13 @@ import torch
 
 from .llama import CausalLM
 from .shape import ARCHITECTURES, ModelShape
+from .weight import PackedLinear
 
 if TYPE_CHECKING:
     from harness.refengine.config import EngineConfig
     from harness.refengine.device import Device
 
-__all__ = ["ARCHITECTURES", "CausalLM", "ModelShape", "make_model"]
+__all__ = ["ARCHITECTURES", "CausalLM", "ModelShape", "PackedLinear", "make_model"]
 
 
 def make_model(config: EngineConfig, device: Device) -> CausalLM:

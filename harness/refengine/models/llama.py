@@ -18,6 +18,7 @@ from harness.refengine.device import Device, Pending
 from harness.refengine.layers import (
     AttentionContext,
     AttentionShape,
+    Operand,
     angles_at,
     attention_block,
     mlp_block,
@@ -27,7 +28,7 @@ from harness.refengine.layers import (
 from harness.refengine.offloader import get_offloader
 
 from .shape import ModelShape
-from .weight import Weight, named
+from .weight import PackedLinear, Weight, named, operands
 
 Ids = torch.Tensor | Pending[torch.Tensor]
 Context = AttentionContext | Pending[AttentionContext]
@@ -43,15 +44,15 @@ class Attention(nn.Module):
             num_heads=heads, num_kv_heads=kv_heads, head_dim=dim, eps=shape.eps
         )
         rows = (heads + 2 * kv_heads) * dim
-        self.qkv_proj = Weight(device, dtype, rows, shape.hidden_size)
-        self.o_proj = Weight(device, dtype, shape.hidden_size, heads * dim)
+        self.qkv_proj = make_linear(device, dtype, shape, rows, shape.hidden_size, parts=3)
+        self.o_proj = make_linear(device, dtype, shape, shape.hidden_size, heads * dim)
         self.has_qk_norm = shape.has_qk_norm
         if self.has_qk_norm:
             self.q_norm = Weight(device, dtype, dim)
             self.k_norm = Weight(device, dtype, dim)
         self.kv_cache: torch.Tensor = torch.empty(0)
 
-    def weights(self) -> tuple[torch.Tensor, ...]:
+    def weights(self) -> tuple[Operand, ...]:
         """Weights in the order `attention_block` takes them."""
         projections = (self.qkv_proj.now, self.o_proj.now)
         if not self.has_qk_norm:
@@ -65,8 +66,8 @@ class MLP(nn.Module):
     def __init__(self, device: Device, dtype: torch.dtype, shape: ModelShape) -> None:
         super().__init__()
         hidden, inner = shape.hidden_size, shape.intermediate_size
-        self.gate_up_proj = Weight(device, dtype, 2 * inner, hidden)
-        self.down_proj = Weight(device, dtype, hidden, inner)
+        self.gate_up_proj = make_linear(device, dtype, shape, 2 * inner, hidden, parts=2)
+        self.down_proj = make_linear(device, dtype, shape, hidden, inner)
 
 
 class DecoderLayer(nn.Module):
@@ -90,12 +91,13 @@ class DecoderLayer(nn.Module):
         kv, weights = attn.kv_cache, (self.input_layernorm.now, *attn.weights())
         hidden = self.device.launch(
             attention_block, hidden, angles, ctx, kv, attn.shape, *weights,
-            reads=(kv, *weights), writes=(kv,), site=self.attn_site,
+            reads=(kv, *operands(*weights)), writes=(kv,), site=self.attn_site,
         )  # fmt: skip
         weights = (self.post_attention_layernorm.now, mlp.gate_up_proj.now, mlp.down_proj.now)
         return self.device.launch(
-            mlp_block, hidden, attn.shape.eps, *weights, reads=weights, site=self.mlp_site
-        )
+            mlp_block, hidden, attn.shape.eps, *weights, reads=operands(*weights),
+            site=self.mlp_site,
+        )  # fmt: skip
 
 
 class DecoderModel(nn.Module):
@@ -156,8 +158,8 @@ class CausalLM(nn.Module):
         table = rotary_table(hf_config, self.shape.head_dim, max_model_len, dtype)
         self.rotary = named(device.to(table, "device", kind="state"), "rotary")
         for name, module in self.named_modules():
-            if isinstance(module, Weight):
-                module.full_name = f"{name}.weight"
+            if isinstance(module, Weight | PackedLinear):
+                module.full_name = name
 
     @property
     def output_weight(self) -> torch.Tensor:
@@ -199,6 +201,15 @@ class CausalLM(nn.Module):
         for layer, kv_cache in zip(self.model.layers, kv_caches, strict=True):
             assert isinstance(layer, DecoderLayer)
             layer.self_attn.kv_cache = kv_cache
+
+
+def make_linear(
+    device: Device, dtype: torch.dtype, shape: ModelShape, out: int, inputs: int, *, parts: int = 1
+) -> Weight | PackedLinear:
+    """A linear weight of the decoder, of `parts` of the checkpoint's, packed where that is."""
+    if shape.is_packed:
+        return PackedLinear(device, dtype, out, inputs, parts=parts)
+    return Weight(device, dtype, out, inputs)
 
 
 def project_rows(hidden: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -29,6 +29,8 @@ class ModelShape:
     has_qk_norm: bool
     is_tied: bool
     """The output projection is the embedding."""
+    is_packed: bool = False
+    """Linear weights of the decoder are int8 codes."""
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> ModelShape:
@@ -63,4 +65,50 @@ class ModelShape:
             window=config.get("sliding_window") if architecture.startswith("Mistral") else None,
             has_qk_norm=architecture.startswith("Qwen3"),
             is_tied=bool(config.get("tie_word_embeddings", False)),
+            is_packed=is_packed(config.get("quantization_config")),
         )
+
+
+PACKED = {
+    "num_bits": 8,
+    "type": "int",
+    "symmetric": True,
+    "strategy": "channel",
+    "dynamic": False,
+    "group_size": None,
+    "actorder": None,
+    "block_structure": None,
+}
+"""What the weights of a packed checkpoint may say of themselves."""
+DEFAULTS = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": False}
+"""What holds where they say nothing."""
+
+
+def is_packed(config: Mapping[str, Any] | None) -> bool:
+    """Whether a checkpoint's linear weights are packed int8 codes; None: it says nothing.
+
+    Raises:
+        UnsupportedSettingError: they are quantized in another way, with the first thing that is.
+    """
+    if config is None:
+        return False
+    groups = dict(config.get("config_groups") or {})
+    group = dict(next(iter(groups.values()), {}))
+    weights = dict(group.get("weights") or {})
+    wanted = {
+        "quant_method": (config.get("quant_method"), "compressed-tensors"),
+        "format": (config.get("format"), "pack-quantized"),
+        "ignore": (config.get("ignore"), ["lm_head"]),
+        "config_groups": (len(groups), 1),
+        "targets": (group.get("targets"), ["Linear"]),
+        "input_activations": (group.get("input_activations"), None),
+        "output_activations": (group.get("output_activations"), None),
+        "kv_cache_scheme": (config.get("kv_cache_scheme"), None),
+        **{f"weights.{k}": (weights.get(k, DEFAULTS.get(k)), v) for k, v in PACKED.items()},
+    }
+    for name, (found, value) in wanted.items():
+        if found != value:
+            raise UnsupportedSettingError(
+                f"quantization_config {name}={found!r} is not implemented, only {value!r}"
+            )
+    return True

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from harness.refengine import envs
@@ -69,6 +70,29 @@ class BaseOffloader(ABC):
     def masters(self) -> dict[nn.Parameter, torch.Tensor]:
         """Bytes of record of each parameter whose own are a copy or a view of them."""
         return {}
+
+    @contextmanager
+    def device_loading_context(self, module: nn.Module) -> Iterator[None]:
+        """Have a module's own parameters on the device, and offload what has become of them.
+
+        Inside, a parameter may be replaced by another of its name, or deleted.
+        """
+        masters = self.masters()
+        held = {n: masters[p] for n, p in module.named_parameters(recurse=False) if p in masters}
+        for name, host_copy in held.items():
+            module.get_parameter(name).data = get_current_device().to(host_copy, "device")
+        yield
+        for name, host_copy in held.items():
+            self.replace(host_copy, module._parameters.get(name))
+
+    def replace(self, host_copy: torch.Tensor, param: nn.Parameter | None) -> None:
+        """Offload `param`, which is on the device, in the place of another; None: it was deleted.
+
+        Args:
+            host_copy: of the other, which is let go.
+            param: its successor.
+        """
+        raise NotImplementedError(f"{type(self).__name__} holds no host copy")
 
     def refresh(self) -> None:  # noqa: B027 - only prefetch keeps copies on the device
         """Start over from the bytes of record: they were written, or a forward broke off."""

@@ -97,6 +97,14 @@ class ModuleOffloader:
             ) != ParamInfo.from_tensor(name, host_copy):
                 self.host_copies[name] = self.device.to(loaded, self.space)
 
+    def replace(self, host_copy: torch.Tensor, param: nn.Parameter | None) -> None:
+        """Keep a host copy of `param` instead, if the one given is of this module."""
+        for name in [n for n, copy in self.host_copies.items() if copy is host_copy]:
+            if param is None:
+                del self.host_copies[name]
+            else:
+                param.data = self.host_copies[name] = self.device.to(param.data, self.space)
+
     def assign_slot(self, slot_idx: int, pool: StaticBufferPool) -> None:
         """Point the module's parameters at the buffers of a slot."""
         self.slot_idx = slot_idx

@@ -108,6 +108,11 @@ class PrefetchOffloader(BaseOffloader):
         """Return the host copy of each offloaded parameter, whose own bytes are a slot's."""
         return {p: c for offloader in self.module_offloaders for p, c in offloader.masters()}
 
+    def replace(self, host_copy: torch.Tensor, param: nn.Parameter | None) -> None:
+        """Keep a host copy of `param` in the place of another; None: it was deleted."""
+        for offloader in self.module_offloaders:
+            offloader.replace(host_copy, param)
+
     def refresh(self) -> None:
         """Fill the slots for the first modules, as they are before every forward."""
         for offloader in self.module_offloaders[: self.prefetch_step]:

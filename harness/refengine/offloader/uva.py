@@ -48,6 +48,8 @@ class UVAOffloader(BaseOffloader):
         """`{module index}.{parameter name}` -> host copy."""
         self.graph_weights: StaticBufferPool | None = None
         """What captured forwards copy weights into: one module's, filled again by the next."""
+        self._names: dict[int, list[str]] = {}
+        """Module index -> names of its offloaded parameters."""
         self._params: list[nn.Parameter] = []
         self._restores: list[Callable[[], None]] = []
 
@@ -73,6 +75,18 @@ class UVAOffloader(BaseOffloader):
         """Return the host copy of each offloaded parameter, which its own bytes are or show."""
         return {param: param._vllm_offloaded_cpu_data for param in self._params}  # type: ignore[attr-defined]
 
+    def replace(self, host_copy: torch.Tensor, param: nn.Parameter | None) -> None:
+        """Offload `param` in the place of another; None: it was deleted."""
+        key = next(key for key, copy in self.host_copies.items() if copy is host_copy)
+        self._params = [p for p in self._params if p._vllm_offloaded_cpu_data is not host_copy]  # type: ignore[attr-defined]
+        self.cpu_offload_bytes -= host_copy.nbytes
+        if param is not None:
+            self.host_copies[key] = self._offload_param(param)
+            return
+        del self.host_copies[key]
+        index, _, name = key.partition(".")
+        self._names[int(index)].remove(name)
+
     def shutdown(self) -> None:
         """Drop hooks and host copies; offloaded parameters are left empty."""
         self.device.synchronize()
@@ -87,7 +101,7 @@ class UVAOffloader(BaseOffloader):
         self.graph_weights = None
 
     def _offload_module(self, module_index: int, module: nn.Module) -> None:
-        names = []
+        names = self._names[module_index] = []
         for name, param in module.named_parameters():
             if self.cpu_offload_bytes >= self.cpu_offload_max_bytes:
                 break

@@ -14,7 +14,7 @@ from harness.refengine.config import EngineConfig
 from harness.refengine.device import Device, Pending
 from harness.refengine.kv_cache import NULL_BLOCK, allocate_kv_caches
 from harness.refengine.layers import build_context
-from harness.refengine.loader import load_weights
+from harness.refengine.loader import load_weights, process_weights_after_loading
 from harness.refengine.models import make_model
 from harness.refengine.offloader import create_offloader, get_offloader, set_offloader
 from harness.refengine.sampler import SamplingRow, sample, to_tokens
@@ -73,6 +73,7 @@ class GPUModelRunner:
         """Make the model, fill its weights, and let the offloader finish."""
         self.model = make_model(self.config, self.device)
         load_weights(self.model, self.config)
+        process_weights_after_loading(self.model, self.offloader)
         get_offloader().post_init()
         self.graphs = make_graphs(self.config, self.device, self.model, self.offloader)
 

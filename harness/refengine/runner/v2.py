@@ -17,7 +17,7 @@ from harness.refengine.config import EngineConfig
 from harness.refengine.device import Device, Pending, Space
 from harness.refengine.kv_cache import allocate_kv_caches
 from harness.refengine.layers import AttentionContext, build_context
-from harness.refengine.loader import load_weights
+from harness.refengine.loader import load_weights, process_weights_after_loading
 from harness.refengine.models import make_model
 from harness.refengine.offloader import create_offloader, get_offloader, set_offloader
 from harness.refengine.sampler import SamplingRow, sample
@@ -79,6 +79,7 @@ class GPUModelRunner:
         config = self.config
         self.model = make_model(config, self.device)
         load_weights(self.model, config)
+        process_weights_after_loading(self.model, self.offloader)
         get_offloader().post_init()
         self.graphs = make_graphs(config, self.device, self.model, self.offloader)
 

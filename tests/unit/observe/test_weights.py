@@ -122,6 +122,23 @@ def test_the_checkpoint_is_fused_and_converted_without_the_engine(tmp_path):
     assert source_names("a.gate_up_proj.weight") == ("a.gate_proj.weight", "a.up_proj.weight")
 
 
+def test_packed_codes_are_expected_transposed_and_their_scales_flat(tmp_path):
+    codes = torch.arange(4 * 8, dtype=torch.uint8).view(4, 8)
+    scales = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
+    whole = {"weight_packed": codes.view(torch.int32), "weight_scale": scales}
+    save_file({f"l.0.o_proj.{n}": t for n, t in whole.items()}, tmp_path / "m.safetensors")
+    held = {"weight_packed": codes.T.contiguous(), "weight_scale": scales.bfloat16().flatten()}
+    shapes = {"l.0.o_proj.weight_packed": (8, 1), "l.0.o_proj.weight_scale": (4,)}
+
+    source = WeightSource(folder=str(tmp_path))
+    found = expected_digests(source, shapes, torch.bfloat16, shapes=shapes)
+
+    assert found == {
+        f"l.0.o_proj.{name}": digest_of(t.view(torch.int32) if t.dtype is torch.uint8 else t)
+        for name, t in held.items()
+    }
+
+
 @pytest.mark.parametrize("runner", ["v1", "v2"])
 @pytest.mark.parametrize(
     "offload",

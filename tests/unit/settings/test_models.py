@@ -20,7 +20,10 @@ from harness.settings.models import (
 from harness.settings.workloads import load_workload
 
 TINY = PACKAGE / "checkpoints" / "tiny-llama"
-SEEDED = ("seeded-llama-16", "seeded-llama-tied", "seeded-mistral", "seeded-qwen3")
+SEEDED = (
+    *("seeded-llama-16", "seeded-llama-tied", "seeded-mistral", "seeded-qwen3"),
+    *("seeded-llama-int8",),
+)
 HUB_IDS = {
     "hmellor/tiny-random-LlamaForCausalLM": "tiny-llama",
     "meta-llama/Llama-3.2-1B-Instruct": "seeded-llama-tied",
