@@ -100,6 +100,8 @@ class Case:
     expected_baseline: Expectation
     expected_ranks: tuple[Expectation, ...] = ()
     """Of the target's further ranks, where it is spread over several."""
+    expected_baseline_ranks: tuple[Expectation, ...] = ()
+    """Of the baseline's."""
     axes: Mapping[str, str] = field(default_factory=dict)
     """Axis name -> value, for filters and JUnit properties."""
     must_fail: tuple[str, ...] = ()

@@ -87,6 +87,8 @@ class Run:
     """Taken with it in the workers of the further ranks, where there are any."""
     step_probes: tuple[ProbeSnapshot, ...] = ()
     """Taken after each step of a lifecycle; recorders speak of what came since the step before."""
+    step_rank_probes: tuple[ProbeSnapshot, ...] = ()
+    """Taken with each of them in the further ranks; `rank` and `step_idx` say which they are."""
     leftover: MemoryTrace | None = None
     """What the engine still held once it was shut down, where its device can say."""
     host: HostInfo | None = None

@@ -60,9 +60,9 @@ class ReferenceEngine:
 
     supports = frozenset({"generate", *STEPS})
     enters_itself = False
-    rank_probes: tuple[ProbeSnapshot, ...] = ()
 
     def __init__(self) -> None:
+        self.rank_probes: tuple[ProbeSnapshot, ...] = ()
         self.modules: EngineModules = ReferenceModules()
         self.llm: refengine.LLM | None = None
 
@@ -104,13 +104,18 @@ class ReferenceEngine:
             )
 
     def rpc(self, method: str, *args: Json) -> Json:
-        """See `Engine.rpc`."""
+        """See `Engine.rpc`; every rank does it, rank 0 answers."""
         return self.started().collective_rpc(method, args)[0]
 
     def probe(self) -> ProbeSnapshot:
-        """See `Engine.probe`."""
-        snapshot = decode(ProbeSnapshot, self.rpc("harness_probe"))
-        return replace(snapshot, is_core_process=snapshot.process_id != os.getpid())
+        """See `Engine.probe`; every rank is asked."""
+        found = self.started().collective_rpc("harness_probe")
+        first, *others = (
+            replace(probe, rank=rank, is_core_process=probe.process_id != os.getpid())
+            for rank, probe in enumerate(decode(ProbeSnapshot, each) for each in found)
+        )
+        self.rank_probes = tuple(others)
+        return first
 
     def do(self, step: Step) -> None:
         """See `Engine.do`."""

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from harness.core import Case, Finding, Json, ProbeSnapshot, Run, Setting, Step, Verdict
+from harness.core import (
+    Case,
+    Expectation,
+    Finding,
+    Json,
+    ProbeSnapshot,
+    Run,
+    Setting,
+    Step,
+    Verdict,
+)
 
 
 class Judge(Protocol):
@@ -43,6 +53,13 @@ def nothing_offloaded(run: Run) -> str:
     return f"offload never took effect{runner} ({probe.offloader_class} holds no parameter)"
 
 
+def run_of_rank(run: Run, number: int) -> Run:
+    """A run as its further rank `number`, the first of them 0, saw it alone."""
+    probe = run.rank_probes[number]
+    steps = tuple(each for each in run.step_rank_probes if each.rank == probe.rank)
+    return replace(run, probe=probe, step_probes=steps, rank_probes=(), step_rank_probes=())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
     """A side that was asked to record."""
@@ -52,6 +69,8 @@ class Recorded:
     run: Run
     steps: tuple[Step, ...]
     """Of the workload; the probe's `step_idx` says which it was taken after."""
+    is_idle: bool = False
+    """A rank whose layers are none that are offloaded, though those of another rank are."""
 
     @property
     def probe(self) -> ProbeSnapshot:
@@ -71,17 +90,37 @@ def recorded_sides(
     sides = (("target", case.target, target), ("baseline", case.baseline, baseline))
     asked = [side for side in sides if set(instruments) & set(side[1].instruments)]
     steps = case.workload.steps
-    found = [Recorded(name=n, setting=setting, run=run, steps=steps) for n, setting, run in asked]
-    return found + [
-        Recorded(
-            name=f"{name}'s rank {probe.rank}",
-            setting=setting,
-            run=replace(run, probe=probe),
-            steps=steps,
-        )
-        for name, setting, run in asked
-        for probe in run.rank_probes
-    ]
+    found, further = [], []
+    for name, setting, run in asked:
+        idle = idle_ranks((case.expected, *case.expected_ranks))
+        if name == "baseline":
+            idle = idle_ranks((case.expected_baseline, *case.expected_baseline_ranks))
+        side = Recorded(name=name, setting=setting, run=run, steps=steps, is_idle=0 in idle)
+        found.append(side)
+        further += [
+            replace(
+                side,
+                name=f"{name}'s rank {probe.rank}",
+                run=replace(run, probe=probe),
+                is_idle=number in idle,
+            )
+            for number, probe in enumerate(run.rank_probes, 1)
+        ]
+    return found + further
+
+
+def idle_ranks(expected: Sequence[Expectation]) -> set[int]:
+    """Ranks that have to offload nothing though another one has; `expected` of each rank."""
+    idle = {rank for rank, each in enumerate(expected) if not each.offloaded_params}
+    return idle if len(idle) < len(expected) else set()
+
+
+def proof_of_ranks(sides: Sequence[Recorded], proof: Callable[[Recorded], str]) -> str:
+    """What proves the first side, and what proves each of its further ranks."""
+    first, *others = sides
+    mine = [side for side in others if side.name.startswith(f"{first.name}'s rank ")]
+    texts = [f"Rank {side.probe.rank}: {proof(side)}" for side in mine]
+    return " ".join([proof(first), *texts])
 
 
 def first_unproven(

@@ -14,8 +14,8 @@ from harness.core import Case, Expectation, Finding, Json, ProbeSnapshot, Run, S
 from harness.core.setting import ACCELERATE_BACKENDS
 
 from .arguments import ArgumentCheck, argument_rows, check_arguments
-from .base import count_bytes, finding, nothing_offloaded, probe_of
-from .ranks import check_ranks, count_alike, count_ranks
+from .base import count_bytes, finding, idle_ranks, nothing_offloaded, probe_of
+from .ranks import check_ranks, count_alike, count_ranks, unmatched_selectors
 
 VERSION = re.compile(r"\d+\.\d+")
 """A release's label that claims a version, and not just a name."""
@@ -35,6 +35,8 @@ class _Side:
     expected: Expectation
     probe: ProbeSnapshot
     run: Run
+    ranks: tuple[Expectation, ...]
+    """Of the further ranks, where they were computed."""
     model_paths: tuple[str, ...]
     """Of the checkpoint that was asked for."""
 
@@ -112,6 +114,7 @@ def _side(case: Case, name: str, run: Run) -> _Side:
         expected=case.expected if is_target else case.expected_baseline,
         probe=probe_of(run),
         run=run,
+        ranks=case.expected_ranks if is_target else case.expected_baseline_ranks,
         model_paths=_model_paths(case, probe_of(run).step_idx),
     )
 
@@ -127,7 +130,7 @@ def _problems(side: _Side) -> list[_Problem]:
     problems = [*_unasked(side), *_books(side), *_requests(side), *_identity(side), *_ranks(side)]
     if side.expected.backend == "none":
         return problems
-    if not side.offloaded:
+    if not side.offloaded and not idle_ranks((side.expected, *side.ranks)) & {0}:
         problems.insert(0, _never(side))
         return problems
     return problems + _manner(side)
@@ -164,7 +167,7 @@ def _requests(side: _Side) -> list[_Problem]:
     for request in side.expected.ignored_requests:
         cause = f"{request} was asked for, but the {side.expected.backend} backend never reads it"
         problems.append(_Problem(verdict=Verdict.VACUOUS, cause=cause))
-    for selector in side.expected.unmatched_selectors:
+    for selector in unmatched_selectors((side.expected, *side.ranks)):
         cause = f"selector {selector!r} matches no parameter"
         problems.append(_Problem(verdict=Verdict.VACUOUS, cause=cause))
     return problems
@@ -199,7 +202,7 @@ def _identity(side: _Side) -> list[_Problem]:
 
 
 def _ranks(side: _Side) -> list[_Problem]:
-    found = check_ranks(side.setting, side.run)
+    found = check_ranks(side.setting, side.run, side.ranks)
     return [_Problem(verdict=Verdict.VACUOUS, cause=c, detail=side.name) for c in found]
 
 
@@ -293,5 +296,5 @@ def _live(side: _Side) -> dict[str, Json]:
         "UVA views": side.num_uva,
         "own core process": side.probe.is_core_process,
         "enforce_eager": side.probe.effective_config.get("enforce_eager"),
-        "all ranks": count_alike(side.run),
+        "all ranks": count_alike(side.run, side.ranks),
     }

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from harness.core import Case, Finding, IntegrityTrace, Json, Run, Verdict, WeightReads
 
-from .base import Recorded, finding, first_unproven, probe_of, recorded_sides, shortlist
+from .base import (
+    Recorded,
+    finding,
+    first_unproven,
+    probe_of,
+    proof_of_ranks,
+    recorded_sides,
+    shortlist,
+)
 
 INSTRUMENTS = ("integrity", "integrity-full")
 MAX_WRONG = 50
@@ -53,13 +61,15 @@ def judge_integrity(case: Case, baseline: Run, target: Run) -> Finding | None:
             "another layer's weights" if wrong[0].holder else "bytes that are no weights"
         )
         return finding("integrity", Verdict.FAIL, wrong[0].text + more, evidence, cause=cause)
-    if moved := _differing(probe_of(baseline).integrity, probe_of(target).integrity):
+    pairs = [(probe_of(baseline), probe_of(target))]
+    pairs += zip(baseline.rank_probes, target.rank_probes, strict=False)
+    if moved := next(filter(None, (_differing(b.integrity, t.integrity) for b, t in pairs)), ""):
         summary = f"{_short(moved)} is held against other bytes on each side: one is wrong"
         cause = "the sides hold different derived tensors"
         return finding("integrity", Verdict.FAIL, summary, evidence, cause=cause)
     if unproven := first_unproven("integrity", sides, _unproven, evidence, "weight"):
         return unproven
-    return finding("integrity", Verdict.PASS, _proof(sides[0].probe.integrity), evidence)
+    return finding("integrity", Verdict.PASS, proof_of_ranks(sides, _proof), evidence)
 
 
 def _wrong(side: Recorded, trace: IntegrityTrace | None) -> Iterator[_Wrong]:
@@ -115,7 +125,8 @@ def _held_against_itself(
     return ""
 
 
-def _proof(trace: IntegrityTrace | None) -> str:
+def _proof(side: Recorded) -> str:
+    trace = side.probe.integrity
     assert trace is not None, "a missing trace was told before"
     when = f"taken at {trace.num_reads:,} reads by compute"
     if trace.mode == "rest":

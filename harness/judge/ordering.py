@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from harness.core import Case, Finding, Json, OrderingTrace, Race, Run, Verdict, encode
 
-from .base import Recorded, finding, first_unproven, recorded_sides
+from .base import Recorded, finding, first_unproven, proof_of_ranks, recorded_sides
 
 INSTRUMENT = "ordering"
 MAX_RACES = 50
@@ -36,7 +36,7 @@ def judge_ordering(case: Case, baseline: Run, target: Run) -> Finding | None:
         return None
     if unproven := first_unproven("ordering", sides, _unproven, evidence, "order"):
         return unproven
-    return finding("ordering", Verdict.PASS, _proof(sides[0].probe.ordering), evidence)
+    return finding("ordering", Verdict.PASS, proof_of_ranks(sides, _proof), evidence)
 
 
 def _may_race(side: Recorded) -> bool:
@@ -60,7 +60,7 @@ def _unproven(side: Recorded) -> str:
         return "the recording that was asked for is missing"
     if trace.num_work == 0:
         return "no launch was seen"
-    if side.setting.offload.resolved_backend != "prefetch":
+    if side.is_idle or side.setting.offload.resolved_backend != "prefetch":
         return ""
     if not trace.num_copies:
         return "no copy was seen"
@@ -69,7 +69,8 @@ def _unproven(side: Recorded) -> str:
     return ""
 
 
-def _proof(trace: OrderingTrace | None) -> str:
+def _proof(side: Recorded) -> str:
+    trace = side.probe.ordering
     assert trace is not None, "a missing trace was told before"
     return (
         f"All {trace.num_checked:,} pairs of accesses to the same bytes are in order, over "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 
 from harness.core import (
@@ -16,8 +16,10 @@ from harness.core import (
     Verdict,
 )
 
-from .base import count_bytes, finding, nothing_offloaded, probe_of, shortlist
+from .base import count_bytes, finding, nothing_offloaded, probe_of, run_of_rank, shortlist
 
+_Side = tuple[str, Expectation, Run]
+"""Its name, what it must show, and what it showed."""
 MAX_NAMES = 20
 """Missing and extra names kept as evidence."""
 
@@ -33,7 +35,10 @@ def judge_placement(case: Case, baseline: Run, target: Run) -> Finding | None:
     and nothing is offloaded at all, the pool's slots could not be read, or no refill was seen over
     several forward passes.
     """
-    sides = (("target", case.expected, target), ("baseline", case.expected_baseline, baseline))
+    main = (("target", case.expected, target), ("baseline", case.expected_baseline, baseline))
+    ranks = _ranks("", case.expected_ranks, target)
+    sides = (*main, *ranks)
+    sides += _ranks("baseline's ", case.expected_baseline_ranks, baseline)
     involved = [s for s in sides if s[1].backend != "none" or probe_of(s[2]).offloaded_bytes]
     if not involved:
         return None
@@ -44,14 +49,14 @@ def judge_placement(case: Case, baseline: Run, target: Run) -> Finding | None:
     wrong = [f"{name}: {text}" for name, e, run in sides for text in _wrong_names(e, probe_of(run))]
     for name, expected, run in involved:
         probe = probe_of(run)
-        if expected.offloaded_params and not any(p.is_offloaded for p in probe.params):
+        is_lost = expected.offloaded_params and not any(p.is_offloaded for p in probe.params)
+        if is_lost and name in ("target", "baseline"):
             cause = nothing_offloaded(run)
             summary = f"nothing is offloaded on the {name}: placement is unproven"
             return finding("placement", Verdict.VACUOUS, summary, evidence, cause=cause)
         wrong += [f"{name}: {text}" for text in _wrong_params(expected, probe)]
         wrong += [f"{name}: {text}" for text in _wrong_pool(expected, probe)]
         unread += [f"{name}: {text}" for text in _unread(expected, probe, has_passes=has_passes)]
-    wrong += _wrong_ranks(case, target)
     if wrong:
         evidence["problems"] = wrong
         return finding("placement", Verdict.FAIL, _first(wrong), evidence, cause=_cause(wrong[0]))
@@ -61,17 +66,17 @@ def judge_placement(case: Case, baseline: Run, target: Run) -> Finding | None:
     if not any(expected.offloaded_params for _, expected, _ in involved):
         summary = "no parameter was to be offloaded: placement is unproven"
         return finding("placement", Verdict.VACUOUS, summary, evidence, cause=summary)
-    return finding("placement", Verdict.PASS, _proof(case, target), evidence)
+    evidence["ranks"] = [_numbers(expected, probe_of(run)) for _, expected, run in ranks]
+    proof = [_proof(case.expected, probe_of(target))]
+    proof += [f"{n.capitalize()}: {_proof(e, probe_of(run))}" for n, e, run in ranks]
+    return finding("placement", Verdict.PASS, " ".join(proof), evidence)
 
 
-def _wrong_ranks(case: Case, target: Run) -> list[str]:
-    """What stands elsewhere than computed in the target's further ranks."""
-    problems = []
-    for expected, probe in zip(case.expected_ranks, target.rank_probes, strict=False):
-        found = [*_wrong_names(expected, probe), *_wrong_params(expected, probe)]
-        found += _wrong_pool(expected, probe)
-        problems += [f"rank {probe.rank}: {text}" for text in found]
-    return problems
+def _ranks(side: str, expected: Sequence[Expectation], run: Run) -> tuple[_Side, ...]:
+    """A side's further ranks, as sides of their own."""
+    alone = (run_of_rank(run, number) for number in range(len(run.rank_probes)))
+    pairs = zip(expected, alone, strict=False)
+    return tuple((f"{side}rank {probe_of(one).rank}", each, one) for each, one in pairs)
 
 
 def _first(problems: list[str]) -> str:
@@ -225,8 +230,7 @@ def _unread(expected: Expectation, probe: ProbeSnapshot, *, has_passes: bool) ->
     return []
 
 
-def _proof(case: Case, target: Run) -> str:
-    probe, expected = probe_of(target), case.expected
+def _proof(expected: Expectation, probe: ProbeSnapshot) -> str:
     text = (
         f"Weights stand where they should: {len(expected.offloaded_params)} parameters of "
         f"{len(expected.offloaded_layers)} layers, {count_bytes(probe.offloaded_bytes)}, "
@@ -244,6 +248,19 @@ def _evidence(expected: Expectation, probe: ProbeSnapshot) -> dict[str, Json]:
     pool = probe.buffer_pool
     return {
         "layers": _layers(expected, probe.params),
+        **_numbers(expected, probe),
+        "missing": missing[:MAX_NAMES],
+        "extra": extra[:MAX_NAMES],
+        "num_missing": len(missing),
+        "num_extra": len(extra),
+        "num_refills_observed": len(pool.refill_after) if pool else 0,
+    }
+
+
+def _numbers(expected: Expectation, probe: ProbeSnapshot) -> dict[str, Json]:
+    """What must be offloaded and what is, in numbers."""
+    found, pool = [p for p in probe.params if p.is_offloaded], probe.buffer_pool
+    return {
         "expected": {
             "num_params": len(expected.offloaded_params),
             "bytes": expected.offloaded_bytes,
@@ -258,11 +275,6 @@ def _evidence(expected: Expectation, probe: ProbeSnapshot) -> dict[str, Json]:
             "slot_capacity": pool.slot_capacity if pool else 0,
             "pool_bytes": pool.num_bytes if pool else 0,
         },
-        "missing": missing[:MAX_NAMES],
-        "extra": extra[:MAX_NAMES],
-        "num_missing": len(missing),
-        "num_extra": len(extra),
-        "num_refills_observed": len(pool.refill_after) if pool else 0,
     }
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from harness.core import ProbeSnapshot, Run, Setting
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from harness.core import Expectation, ProbeSnapshot, Run, Setting
 
 from .base import probe_of
 
@@ -18,30 +21,49 @@ def count_ranks(setting: Setting, run: Run) -> int:
     return max(asked, 1 + len(run.rank_probes))
 
 
-def count_alike(run: Run) -> int:
-    """Workers that run what rank 0 runs, itself included."""
-    return 1 + sum(not _differences(probe_of(run), probe) for probe in run.rank_probes)
+def unmatched_selectors(expected: Sequence[Expectation]) -> list[str]:
+    """Selectors that match no parameter of any rank, the first one's order kept."""
+    first, *others = (each.unmatched_selectors for each in expected)
+    return [selector for selector in first if all(selector in other for other in others)]
 
 
-def check_ranks(setting: Setting, run: Run) -> list[str]:
+def count_alike(run: Run, expected: Sequence[Expectation] = ()) -> int:
+    """Workers that run what rank 0 runs, itself included; `expected` as for `check_ranks`."""
+    return 1 + sum(not found for _, found in _compare(run, expected))
+
+
+def check_ranks(setting: Setting, run: Run, expected: Sequence[Expectation] = ()) -> list[str]:
     """Say of each further rank what it does not share with rank 0.
+
+    Args:
+        setting: the run's.
+        run: with the probes of its ranks.
+        expected: of the further ranks, where they were computed: not each need offload something.
 
     Returns:
         One cause for each: another runner class, another offloader class, no offloaded parameter
         although rank 0 has some, internals not found; and one for ranks that were never read.
     """
-    first, rest = probe_of(run), run.rank_probes
+    rest = run.rank_probes
     num_ranks = count_ranks(setting, run)
     causes = (
         [] if num_ranks == 1 + len(rest) else [f"only {1 + len(rest)} of {num_ranks} ranks read"]
     )
-    for number, probe in enumerate(rest, 1):
-        rank = probe.rank or number
-        causes += [f"rank {rank} {text}" for text in _differences(first, probe)]
+    for rank, found in _compare(run, expected):
+        causes += [f"rank {rank} {text}" for text in found]
     return causes
 
 
-def _differences(first: ProbeSnapshot, probe: ProbeSnapshot) -> list[str]:
+def _compare(run: Run, expected: Sequence[Expectation]) -> list[tuple[int, list[str]]]:
+    """Each further rank, and what it does not share with rank 0."""
+    first, rest = probe_of(run), run.rank_probes
+    pairs = enumerate(zip_longest(rest, expected[: len(rest)]), 1)
+    return [(p.rank or number, _differences(first, p, wanted)) for number, (p, wanted) in pairs]
+
+
+def _differences(
+    first: ProbeSnapshot, probe: ProbeSnapshot, expected: Expectation | None
+) -> list[str]:
     found = []
     if probe.drift:
         found.append(f"could not be read: {', '.join(probe.drift)} not found")
@@ -55,9 +77,12 @@ def _differences(first: ProbeSnapshot, probe: ProbeSnapshot) -> list[str]:
         value, wanted = probe.effective_config.get(name), first.effective_config.get(name)
         if value != wanted:
             found.append(f"has {name}={value}, rank 0 has {wanted}")
-    if bool(first.offloaded_bytes) != bool(probe.offloaded_bytes):
-        which = ("holds", "does not") if probe.offloaded_bytes else ("holds no", "does")
-        found.append(f"{which[0]} offloaded parameter, rank 0 {which[1]}")
+    wanted = bool(first.offloaded_bytes if expected is None else expected.offloaded_params)
+    if wanted != bool(probe.offloaded_bytes):
+        which = ("holds an", "must not") if probe.offloaded_bytes else ("holds no", "must")
+        other = "does" if first.offloaded_bytes else "does not"
+        told = f"rank 0 {other}" if wanted == bool(first.offloaded_bytes) else f"it {which[1]}"
+        found.append(f"{which[0]} offloaded parameter, {told}")
     if probe.reported_offloaded_bytes != probe.offloaded_bytes:
         counts = f"{probe.reported_offloaded_bytes:,} against {probe.offloaded_bytes:,} bytes"
         found.append(f"has an offloader that miscounts: {counts}")
@@ -68,6 +93,6 @@ def _differences(first: ProbeSnapshot, probe: ProbeSnapshot) -> list[str]:
         ),
         ("views", [{p.is_uva for p in each.params if p.is_offloaded} for each in (probe, first)]),
     ):
-        if values[0] != values[1]:
+        if values[0] and values[1] and values[0] != values[1]:
             found.append(f"holds its offloaded parameters otherwise than rank 0 ({what})")
     return found

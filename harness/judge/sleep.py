@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.core import Case, Finding, MemoryTrace, ProbeSnapshot, Run, Verdict
 
-from .base import count_bytes, finding
+from .base import count_bytes, finding, run_of_rank
 
 KINDS = ("weights", "buffer_pool")
 MIN_SHARE = 0.9
@@ -20,7 +20,13 @@ def judge_sleep(case: Case, baseline: Run, target: Run) -> Finding | None:
     """
     if case.role == "null":
         return None
-    for name, run in (("target", target), ("baseline", baseline)):
+    sides = [("target", target), ("baseline", baseline)]
+    sides += [
+        (f"{name}'s rank {probe.rank}", run_of_rank(run, number))
+        for name, run in sides
+        for number, probe in enumerate(run.rank_probes)
+    ]
+    for name, run in sides:
         for step_idx, step in enumerate(case.workload.steps):
             if step.kind == "sleep" and (reason := _unproven(run, step_idx)):
                 text = f"sleep level {step.args.get('level', 1)} freed {reason}"

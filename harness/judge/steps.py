@@ -50,5 +50,6 @@ def _at(run: Run, step_idx: int) -> Run | None:
     """The run as it was after a step."""
     for probe in run.step_probes:
         if probe.step_idx == step_idx:
-            return replace(run, probe=probe)
+            further = (each for each in run.step_rank_probes if each.step_idx == step_idx)
+            return replace(run, probe=probe, rank_probes=tuple(further))
     return None

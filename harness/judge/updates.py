@@ -28,7 +28,9 @@ def claims_update(step: Step) -> bool:
 
 
 def _changes_nothing(case: Case, run: Run, step_idx: int) -> bool:
-    digests = {p.step_idx: _expected(p) for p in run.step_probes}
+    digests: dict[int, dict[tuple[int, str], str]] = {}
+    for probe in (*run.step_probes, *run.step_rank_probes):
+        digests.setdefault(probe.step_idx, {}).update(_expected(probe))
     before, after = digests.get(step_idx - 1), digests.get(step_idx)
     if before and after:
         common = before.keys() & after.keys()
@@ -42,11 +44,12 @@ def _changes_nothing(case: Case, run: Run, step_idx: int) -> bool:
     return bool(first) and first == second
 
 
-def _expected(probe: ProbeSnapshot) -> dict[str, str]:
-    """Parameter -> digest that it was held against; none where nothing was hashed."""
+def _expected(probe: ProbeSnapshot) -> dict[tuple[int, str], str]:
+    """Rank and parameter -> digest it was held against; none where nothing was hashed."""
     if probe.integrity is None:
         return {}
-    return {reads.name: reads.expected for reads in probe.integrity.reads if reads.expected}
+    reads = (each for each in probe.integrity.reads if each.expected)
+    return {(probe.rank, each.name): each.expected for each in reads}
 
 
 def _answers(run: Run, step_idx: int) -> list[object]:

@@ -65,6 +65,7 @@ class Progress:
     probe: ProbeSnapshot | None = None
     rank_probes: tuple[ProbeSnapshot, ...] = ()
     step_probes: list[ProbeSnapshot] = field(default_factory=list)
+    step_rank_probes: list[ProbeSnapshot] = field(default_factory=list)
     leftover: MemoryTrace | None = None
     planted_faults: tuple[str, ...] = ()
     device: str = "unknown"
@@ -119,6 +120,7 @@ def run_request(folder: Path, request: LaunchRequest) -> Run:
         probe=progress.probe,
         rank_probes=progress.rank_probes,
         step_probes=tuple(progress.step_probes),
+        step_rank_probes=tuple(progress.step_rank_probes),
         leftover=progress.leftover,
         host=read_host(request, progress.device),
         timings=progress.timings,
@@ -189,6 +191,8 @@ def _drive(request: LaunchRequest, progress: Progress) -> None:
             if workload.is_lifecycle and step.kind != "engine_before":
                 probe = progress.timed("probe", engine.probe)
                 progress.step_probes.append(replace(probe, step_idx=step_idx))
+                further = (replace(each, step_idx=step_idx) for each in engine.rank_probes)
+                progress.step_rank_probes += further
                 begin_anew(engine)
         if progress.step_probes:
             progress.probe = replace(progress.step_probes[-1], step_idx=-1)

@@ -27,14 +27,15 @@ class WeightPatch:
         """The patch, the same in every process.
 
         Args:
-            shapes: parameter name -> its whole shape.
+            shapes: parameter name -> its whole shape; of others, which another worker holds, the
+                patch has no value.
         """
         import torch
 
         found: Patches = {}
         for number, name in enumerate(self.params):
             generator = torch.Generator().manual_seed(self.seed * 1000 + number)
-            num_elements = int(torch.Size(shapes[name]).numel())
+            num_elements = int(torch.Size(shapes[name]).numel()) if name in shapes else 0
             places = torch.randperm(num_elements, generator=generator)[: self.num_values]
             found[name] = (
                 places.sort().values,

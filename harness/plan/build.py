@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from harness.core import (
     Case,
+    Expectation,
     Json,
     OffloadConfig,
     Plan,
@@ -160,9 +161,8 @@ def build_pair(
         role=role,
         expected=expect(target, workload.model),
         expected_baseline=expect(baseline, workload.model),
-        expected_ranks=tuple(
-            expect(target, workload.model, rank=rank) for rank in range(1, count_ranks(target))
-        ),
+        expected_ranks=_expect_ranks(target, workload),
+        expected_baseline_ranks=_expect_ranks(baseline, workload),
         axes=_axes(target, workload),
         must_fail=_must_fail(target) if role == "control" else (),
     )
@@ -171,6 +171,12 @@ def build_pair(
         baseline_key=RunKey(setting=baseline, workload=workload),
         target_key=RunKey(setting=target, workload=workload, repeat=int(role == "null")),
     )
+
+
+def _expect_ranks(setting: Setting, workload: Workload) -> tuple[Expectation, ...]:
+    """What further ranks must show."""
+    ranks = range(1, count_ranks(setting))
+    return tuple(expect(setting, workload.model, rank=rank) for rank in ranks)
 
 
 def _build_null(baseline: Setting, workload: Workload) -> PlannedCase:

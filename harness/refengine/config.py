@@ -133,6 +133,8 @@ class EngineConfig:
     """Tokens of one KV block."""
     kv_cache_memory_bytes: int | None = None
     """Device bytes for the KV cache; None sizes it from the other fields."""
+    pipeline_parallel_size: int = 1
+    """Stages that the layers are spread over: a worker with a device of its own each."""
     enforce_eager: bool = True
     """False records a graph of each batch size's decode step, and replays it."""
     load_format: Literal["auto", "safetensors", "dummy"] = "auto"
@@ -171,7 +173,8 @@ class EngineConfig:
             f"unified_memory={self.unified_memory!r} and pinned_granularity="
             f"{self.pinned_granularity!r} can be chosen on device='simulated' only",
         )
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+        sizes = ("max_num_seqs", "max_num_batched_tokens", "block_size", "pipeline_parallel_size")
+        for name in sizes:
             check_positive(getattr(self, name), name)
         for name in ("max_model_len", "kv_cache_memory_bytes", "device_memory_bytes"):
             if getattr(self, name) is not None:
@@ -185,6 +188,12 @@ class EngineConfig:
             raise UnsupportedSettingError(
                 f"enforce_eager=False is not supported with device={self.device!r}: graphs are "
                 "recorded on device='simulated' only; use enforce_eager=True"
+            )
+        if not self.enforce_eager and self.pipeline_parallel_size > 1:
+            raise UnsupportedSettingError(
+                "enforce_eager=False is not supported with "
+                f"pipeline_parallel_size={self.pipeline_parallel_size!r}: graphs are recorded of a "
+                "whole model only; use enforce_eager=True"
             )
 
     @classmethod
@@ -216,6 +225,12 @@ class EngineConfig:
         check(
             length <= limit,
             f"max_model_len={length!r} must be <= max_position_embeddings={limit!r} of the model",
+        )
+        stages, layers = self.pipeline_parallel_size, int(self.hf_config["num_hidden_layers"])
+        check(
+            stages <= layers,
+            f"pipeline_parallel_size={stages!r} must be <= num_hidden_layers={layers!r} of the "
+            "model: each stage needs a layer",
         )
         return replace(self, dtype=dtype, max_model_len=length)
 

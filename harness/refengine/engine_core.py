@@ -16,22 +16,30 @@ import torch
 
 from . import envs
 from .config import EngineConfig, check
-from .device import drop_device, get_device, set_current_device
+from .device import Pending, drop_device, get_device, set_current_device
+from .executor import UniProcExecutor
 from .kv_cache import BlockPool, num_kv_blocks
 from .lifecycle import Sleep, WorkerLifecycle
 from .offloader import NoopOffloader, drop_offloader
 from .runner import create_model_runner
 from .runner.v2 import GPUModelRunner as V2GPUModelRunner
 from .scheduler import Request, SampledToken, Scheduler, SchedulerOutput
+from .stage import Stage
 
 logger = logging.getLogger("harness.refengine")
 
 
 class Worker(WorkerLifecycle):
-    """One device and the model runner on it; an extension class may be mixed in."""
+    """One device and the model runner on it; an extension class may be mixed in.
 
-    def __init__(self, config: EngineConfig) -> None:
+    Args:
+        config: the engine's configuration.
+        rank: of its pipeline stage.
+    """
+
+    def __init__(self, config: EngineConfig, rank: int = 0) -> None:
         self.config = config
+        self.rank = rank
         self.device = get_device(
             config.device,
             capacity_bytes=config.device_memory_bytes,
@@ -42,25 +50,39 @@ class Worker(WorkerLifecycle):
         )
         set_current_device(self.device)
         self.sleeper = Sleep(self.device)
-        self.model_runner = create_model_runner(config, self.device)
+        stage = Stage(rank=rank, num_stages=config.pipeline_parallel_size)
+        self.model_runner = create_model_runner(config, self.device, stage)
         self.env = envs.read_envs()
         """Environment values this engine was made with, whatever other engines froze since."""
 
     def load_model(self) -> int:
-        """Load, make the KV cache, warm up; return the number of KV blocks."""
+        """Load; return the number of KV blocks that there is room for."""
         self.model_runner.load_model()
-        shape = self.model_runner.model.shape
-        num_blocks = num_kv_blocks(self.config, shape, self.device)
-        self.model_runner.initialize_kv_cache(num_blocks)
-        self.model_runner.warm_up()
-        return num_blocks
+        shape = self.model_runner.model.held_shape
+        return num_kv_blocks(self.config, shape, self.device)
 
-    def execute_model(self, step: SchedulerOutput) -> Mapping[str, SampledToken]:
-        """Run one step on either runner; return the sampled tokens by request id."""
-        if isinstance(self.model_runner, V2GPUModelRunner):
-            self.model_runner.execute_model(step)
-            return self.model_runner.sample_tokens().get_output()
-        return self.model_runner.execute_model(step)
+    def execute_model(
+        self, step: SchedulerOutput, hidden: torch.Tensor | None = None
+    ) -> Mapping[str, SampledToken] | torch.Tensor:
+        """Run one step on either runner.
+
+        Args:
+            step: what to compute.
+            hidden: of the stage before; its copy is made on this stage's device.
+
+        Returns:
+            The sampled tokens by request id; before the last stage the hidden state.
+        """
+        runner, handed = self.model_runner, None
+        if hidden is not None:
+            copy = self.device.launch(torch.clone, hidden, site="pp_receive")
+            handed = {"hidden_states": copy}
+        result = runner.execute_model(step, handed)
+        if isinstance(result, Pending):
+            return result.result()
+        if isinstance(runner, V2GPUModelRunner):
+            return runner.sample_tokens().get_output()
+        return result or {}
 
     def memory_stats(self) -> dict[str, Any]:
         """The device's own account of its memory, in bytes."""
@@ -87,51 +109,8 @@ class Worker(WorkerLifecycle):
 class WorkerWrapper:
     """Makes the worker, with its extension mixed in."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        self.worker = worker_class(config.worker_extension_cls)(config)
-
-
-class UniProcExecutor:
-    """Drives the one worker."""
-
-    def __init__(self, config: EngineConfig) -> None:
-        self.driver_worker = WorkerWrapper(config)
-        try:
-            self.num_blocks = self.driver_worker.worker.load_model()
-        except BaseException:
-            self.driver_worker.worker.shutdown()
-            raise
-
-    def execute_model(self, step: SchedulerOutput) -> Mapping[str, SampledToken]:
-        """Run one step."""
-        return self.driver_worker.worker.execute_model(step)
-
-    def collective_rpc(
-        self, method: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> list[Any]:
-        """Call a method of every worker by name.
-
-        Raises:
-            ConfigError: the worker has no such method.
-        """
-        worker = self.driver_worker.worker
-        call = getattr(worker, method, None)
-        check(callable(call), f"method={method!r} is not a method of {type(worker).__name__}")
-        assert call is not None
-        return [call(*args, **(kwargs or {}))]
-
-    def check_ready(self) -> None:
-        """Refuse to compute while the worker is asleep."""
-        self.driver_worker.worker.check_ready()
-
-    def recover(self) -> None:
-        """Let the worker forget a step that broke off."""
-        self.driver_worker.worker.recover()
-
-    def shutdown(self) -> dict[str, Any]:
-        """Shut the worker down; return its device's account of what is still held."""
-        self.driver_worker.worker.shutdown()
-        return self.driver_worker.worker.memory_stats()
+    def __init__(self, config: EngineConfig, rank: int) -> None:
+        self.worker = worker_class(config.worker_extension_cls)(config, rank)
 
 
 class EngineCore:
@@ -143,7 +122,7 @@ class EngineCore:
             torch.set_num_threads(config.num_threads)
         for line in config.warnings:
             logger.warning(line)
-        self.model_executor = UniProcExecutor(config)
+        self.model_executor = UniProcExecutor(config, WorkerWrapper)
         blocks = BlockPool(self.model_executor.num_blocks, config.block_size)
         self.scheduler = Scheduler(config, blocks)
         envs.enable_envs_cache()

@@ -181,7 +181,8 @@ class WorkerLifecycle:
         """
         layers = self.model_runner.model.model.layers
         check(0 <= layer < len(layers), f"layer={layer!r} must be within 0..{len(layers) - 1}")
-        layers[layer].device = cast(Any, FailsOnce(layers[layer]))
+        if layer in self.model_runner.model.model.held:
+            layers[layer].device = cast(Any, FailsOnce(layers[layer]))
 
     def recover(self) -> None:
         """Forget all requests after a step broke off, and what it left half-done."""

@@ -64,28 +64,29 @@ def load_checkpoint(
     Raises:
         ConfigError: as `load_weights`; destinations may hold half of each checkpoint then.
     """
-    parts = fused_parts(model)
-    left = {name: place.shape[0] for name, place in destinations.items()}
+    parts, whole = fused_parts(model), model.whole_shapes()
+    left = {name: dims[0] for name, dims in whole.items()}
     for name, tensor in read_checkpoint(folder):
         if name.endswith("rotary_emb.inv_freq") or (
             model.shape.is_tied and name == "lm_head.weight"
         ):
             continue
         target, part = fused_name(name)
-        if target not in destinations:
+        if target not in whole:
             raise ConfigError(f"tensor {name!r} in {folder} belongs to no parameter")
-        destination = destinations[target]
+        offset, rows = 0, whole[target][0]
         if part is not None:
             is_shape = target.endswith("weight_shape")
-            rows = parts[target.rsplit(".", 2)[1]][part]
-            destination = destination.narrow(0, *((2 * part, 2) if is_shape else rows))
-        if destination.shape != tensor.shape:
+            offset, rows = (2 * part, 2) if is_shape else parts[target.rsplit(".", 2)[1]][part]
+        needed = [rows, *whole[target][1:]]
+        if needed != list(tensor.shape):
             raise ConfigError(
-                f"tensor {name!r} has shape {list(tensor.shape)}, the model needs "
-                f"{list(destination.shape)} (config.json of {folder})"
+                f"tensor {name!r} has shape {list(tensor.shape)}, the model needs {needed} "
+                f"(config.json of {folder})"
             )
-        write(destination, tensor, target)
         left[target] -= tensor.shape[0]
+        if (destination := destinations.get(target)) is not None:  # else another stage holds it
+            write(destination.narrow(0, offset, rows), tensor, target)
     for name, rows_left in left.items():
         if rows_left:
             raise ConfigError(f"parameter {name!r} is not filled by the checkpoint {folder}")
@@ -138,11 +139,16 @@ def read_checkpoint(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
                 yield name, tensors.get_tensor(name)
 
 
-def fill_random(model: nn.Module, seed: int) -> None:
-    """Norms become ones, other weights normal with deviation 0.02; same seed, same bytes."""
+def fill_random(model: CausalLM, seed: int) -> None:
+    """Norms become ones, other weights normal with deviation 0.02; same seed, same bytes.
+
+    Those of other stages are drawn too, so that a model is the same however it is spread.
+    """
     generator = torch.Generator().manual_seed(seed)
-    for param in model.parameters():
-        values = torch.ones(param.shape)
-        if param.dim() > 1:
+    params = dict(model.named_parameters())
+    for name, dims in model.whole_shapes().items():
+        values = torch.ones(dims)
+        if len(dims) > 1:
             values.normal_(0.0, 0.02, generator=generator)
-        param.data.copy_(values)
+        if name in params:
+            params[name].data.copy_(values)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from .config import check
 from .loader import load_checkpoint
@@ -61,13 +60,16 @@ def apply_patches(model: CausalLM, offloader: BaseOffloader, patches: Patches) -
     Raises:
         ConfigError: a name, index or length is wrong; nothing is written then.
     """
-    params, device = dict(model.named_parameters()), model.device
+    params, whole, device = dict(model.named_parameters()), model.whole_shapes(), model.device
     for name, (places, values) in patches.items():
-        check(name in params, f"patch of {name!r}: the model has no such parameter")
-        check_patch(name, params[name], places, values)
+        is_known = name in whole and not name.endswith("weight_shape")  # which loading deletes
+        check(is_known, f"patch of {name!r}: the model has no such parameter")
+        check_patch(name, whole[name].numel(), places, values)
     device.synchronize()  # copies of the old bytes may be under way
     masters = offloader.masters()
     for name, (places, values) in patches.items():
+        if name not in params:
+            continue  # another stage holds it
         master = masters.get(params[name], params[name].data)
         device.launch(
             put_values, master, places, values, writes=(master,), site=f"patch.{name}"
@@ -75,7 +77,7 @@ def apply_patches(model: CausalLM, offloader: BaseOffloader, patches: Patches) -
     offloader.refresh()
 
 
-def check_patch(name: str, param: nn.Parameter, places: torch.Tensor, values: torch.Tensor) -> None:
+def check_patch(name: str, num_elements: int, places: torch.Tensor, values: torch.Tensor) -> None:
     """Refuse a patch that does not fit its parameter.
 
     Raises:
@@ -90,8 +92,8 @@ def check_patch(name: str, param: nn.Parameter, places: torch.Tensor, values: to
     if places.numel():
         low, high = int(places.min()), int(places.max())
         check(
-            low >= 0 and high < param.numel(),
-            f"{given}: indices {low}..{high} must be within 0..{param.numel() - 1}",
+            low >= 0 and high < num_elements,
+            f"{given}: indices {low}..{high} must be within 0..{num_elements - 1}",
         )
 
 

@@ -57,6 +57,7 @@ ENGINE_FLAGS = {
     "max_model_len": Flag(kind="int"),
     "max_num_seqs": Flag(kind="int"),
     "max_num_batched_tokens": Flag(kind="int"),
+    "pipeline_parallel_size": Flag(kind="int"),
     "load_format": Flag(kind="str", choices=("auto", "safetensors", "dummy")),
     "seed": Flag(kind="int"),
     "device": Flag(kind="str", choices=("simulated", "cuda")),

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from harness.refengine.stage import ONLY_STAGE, Stage
+
 from .llama import CausalLM
 from .shape import ARCHITECTURES, ModelShape
 from .weight import PackedLinear
@@ -17,12 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["ARCHITECTURES", "CausalLM", "ModelShape", "PackedLinear", "make_model"]
 
 
-def make_model(config: EngineConfig, device: Device) -> CausalLM:
-    """The model of a configuration, its parameters allocated and not yet filled.
+def make_model(config: EngineConfig, device: Device, stage: Stage = ONLY_STAGE) -> CausalLM:
+    """One stage's part of a configuration's model, its parameters allocated and not yet filled.
 
     Raises:
         UnsupportedSettingError: the architecture is not implemented.
         OutOfDeviceMemoryError: the device cannot hold it.
     """
     dtype = getattr(torch, config.dtype)
-    return CausalLM(device, dtype, config.hf_config, config.model_len)
+    return CausalLM(device, dtype, config.hf_config, config.model_len, stage)

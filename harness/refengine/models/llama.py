@@ -8,7 +8,8 @@ host code: it queues work on the device, with the weights as the launch's argume
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -26,9 +27,10 @@ from harness.refengine.layers import (
     rotary_table,
 )
 from harness.refengine.offloader import get_offloader
+from harness.refengine.stage import ONLY_STAGE, IntermediateTensors, Stage
 
 from .shape import ModelShape
-from .weight import PackedLinear, Weight, named, operands
+from .weight import NoMemory, PackedLinear, Weight, named, operands
 
 Ids = torch.Tensor | Pending[torch.Tensor]
 Context = AttentionContext | Pending[AttentionContext]
@@ -100,36 +102,56 @@ class DecoderLayer(nn.Module):
         )  # fmt: skip
 
 
-class DecoderModel(nn.Module):
-    """Embedding, layers and final norm."""
+class PPMissingLayer(nn.Module):
+    """Stands where a module is that another stage holds, so that names stay those of the whole."""
 
-    def __init__(self, device: Device, dtype: torch.dtype, shape: ModelShape) -> None:
+
+class DecoderModel(nn.Module):
+    """Embedding, layers and final norm, as far as the stage holds them."""
+
+    def __init__(self, device: Device, dtype: torch.dtype, shape: ModelShape, stage: Stage) -> None:
         super().__init__()
-        self.device, self.eps = device, shape.eps
-        self.embed_tokens = Weight(device, dtype, shape.vocab_size, shape.hidden_size)
-        self.layers = nn.ModuleList(
-            get_offloader().wrap_modules(
-                DecoderLayer(device, dtype, shape, idx) for idx in range(shape.num_layers)
-            )
-        )
-        self.norm = Weight(device, dtype, shape.hidden_size)
+        self.device, self.eps, self.dtype, self.shape = device, shape.eps, dtype, shape
+        self.held = stage.layers(shape.num_layers)
+        self.is_last = stage.is_last
+        has_table = stage.is_first or (stage.is_last and shape.is_tied)
+        table = (device, dtype, shape.vocab_size, shape.hidden_size)
+        self.embed_tokens = cast("Weight", Weight(*table) if has_table else PPMissingLayer())
+        own = get_offloader().wrap_modules(self.make_layer(idx, device) for idx in self.held)
+        before, after = self.held.start, shape.num_layers - self.held.stop
+        missing = ([PPMissingLayer() for _ in range(num)] for num in (before, after))
+        self.layers = nn.ModuleList([*next(missing), *own, *next(missing)])
+        norm = (device, dtype, shape.hidden_size)
+        self.norm = cast("Weight", Weight(*norm) if stage.is_last else PPMissingLayer())
+
+    def make_layer(self, idx: int, device: Device) -> DecoderLayer:
+        """Layer `idx` of the whole model, its parameters allocated on `device`."""
+        return DecoderLayer(device, self.dtype, self.shape, idx)
+
+    @property
+    def own_layers(self) -> list[DecoderLayer]:
+        """The layers of this stage, in order."""
+        return [cast("DecoderLayer", self.layers[idx]) for idx in self.held]
 
     def forward(
         self,
         input_ids: Ids,
         angles: Pending[torch.Tensor],
         ctx: Context,
-        intermediate_tensors: Mapping[str, Pending[torch.Tensor]] | None = None,
+        intermediate_tensors: IntermediateTensors | None = None,
     ) -> Pending[torch.Tensor]:
-        """Queue every layer; the result is the normed hidden state `[tokens, hidden]`."""
-        launch, table, norm = self.device.launch, self.embed_tokens.now, self.norm.now
+        """Queue every layer; the result is the hidden state `[tokens, hidden]`, at last normed."""
+        launch = self.device.launch
         if intermediate_tensors is None:
-            site = "model.embed_tokens"
+            table, site = self.embed_tokens.now, "model.embed_tokens"
             hidden = launch(embedding, input_ids, table, reads=(table,), site=site)
         else:
             hidden = intermediate_tensors["hidden_states"]
-        for layer in self.layers:
+        for layer in self.own_layers:
             hidden = layer(angles, hidden, ctx)
+        if not self.is_last:
+            return hidden
+        norm = self.norm.now
         return launch(rms_norm, hidden, norm, self.eps, reads=(norm,), site="model.norm")
 
 
@@ -141,6 +163,7 @@ class CausalLM(nn.Module):
         dtype: of parameters and activations.
         hf_config: the checkpoint's config.json.
         max_model_len: positions of the rotary table.
+        stage: whose part of the model is made.
     """
 
     def __init__(
@@ -149,17 +172,35 @@ class CausalLM(nn.Module):
         dtype: torch.dtype,
         hf_config: Mapping[str, Any],
         max_model_len: int,
+        stage: Stage = ONLY_STAGE,
     ) -> None:
         super().__init__()
         self.device, self.shape = device, ModelShape.from_hf(hf_config)
-        self.model = DecoderModel(device, dtype, self.shape)
-        if not self.shape.is_tied:
+        self.model = DecoderModel(device, dtype, self.shape, stage)
+        if stage.is_last and not self.shape.is_tied:
             self.lm_head = Weight(device, dtype, self.shape.vocab_size, self.shape.hidden_size)
         table = rotary_table(hf_config, self.shape.head_dim, max_model_len, dtype)
         self.rotary = named(device.to(table, "device", kind="state"), "rotary")
         for name, module in self.named_modules():
             if isinstance(module, Weight | PackedLinear):
                 module.full_name = name
+
+    @property
+    def held_shape(self) -> ModelShape:
+        """The shape with as many layers as this stage holds."""
+        return replace(self.shape, num_layers=len(self.model.held))
+
+    def whole_shapes(self) -> dict[str, torch.Size]:
+        """Every parameter of the whole model as loaded, in its order, whichever stage holds it."""
+        shape = self.shape
+        outer = torch.Size([shape.vocab_size, shape.hidden_size])
+        whole = {"model.embed_tokens.weight": outer}
+        for idx in range(shape.num_layers):
+            layer = self.model.make_layer(idx, cast("Device", NoMemory()))
+            for name, param in layer.named_parameters():
+                whole[f"model.layers.{idx}.{name}"] = param.shape
+        whole["model.norm.weight"] = outer[1:]
+        return whole if shape.is_tied else {**whole, "lm_head.weight": outer}
 
     @property
     def output_weight(self) -> torch.Tensor:
@@ -171,9 +212,9 @@ class CausalLM(nn.Module):
         input_ids: Ids,
         positions: Ids,
         ctx: Context,
-        intermediate_tensors: Mapping[str, Pending[torch.Tensor]] | None = None,
+        intermediate_tensors: IntermediateTensors | None = None,
     ) -> Pending[torch.Tensor]:
-        """Queue the model over a flat batch.
+        """Queue the stage over a flat batch.
 
         Args:
             input_ids: int64 `[tokens]`.
@@ -198,8 +239,7 @@ class CausalLM(nn.Module):
 
     def bind_kv_caches(self, kv_caches: list[torch.Tensor]) -> None:
         """Give each layer its part of the KV cache."""
-        for layer, kv_cache in zip(self.model.layers, kv_caches, strict=True):
-            assert isinstance(layer, DecoderLayer)
+        for layer, kv_cache in zip(self.model.own_layers, kv_caches, strict=True):
             layer.self_attn.kv_cache = kv_cache
 
 

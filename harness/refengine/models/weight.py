@@ -108,6 +108,15 @@ class PackedLinear(nn.Module):
         del self.weight_shape
 
 
+class NoMemory:
+    """Stands for a device where only shapes matter: what it gives holds no bytes."""
+
+    @staticmethod
+    def empty(dims: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor without storage."""
+        return torch.empty(dims, dtype=dtype, device="meta")
+
+
 def operands(*weights: Operand) -> tuple[torch.Tensor, ...]:
     """Every tensor that these weights are made of, as a launch declares what it reads."""
     parts = (w if isinstance(w, PackedWeight) else (w,) for w in weights)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.refengine import envs
+from harness.refengine.stage import ONLY_STAGE, Stage
 
 if TYPE_CHECKING:
     from harness.refengine.config import EngineConfig
@@ -28,13 +29,13 @@ def use_v2_model_runner(config: EngineConfig) -> bool:
 
 
 def create_model_runner(
-    config: EngineConfig, device: Device
+    config: EngineConfig, device: Device, stage: Stage = ONLY_STAGE
 ) -> v1.GPUModelRunner | v2.GPUModelRunner:
     """Make the runner that environment and architecture choose."""
     if use_v2_model_runner(config):
         from .v2 import GPUModelRunner as V2GPUModelRunner
 
-        return V2GPUModelRunner(config, device)
+        return V2GPUModelRunner(config, device, stage)
     from .v1 import GPUModelRunner as V1GPUModelRunner
 
-    return V1GPUModelRunner(config, device)
+    return V1GPUModelRunner(config, device, stage)

@@ -1,10 +1,12 @@
 """Model runner V1: keeps requests on the host and rebuilds the whole batch each step.
 
-`execute_model` computes and samples, and returns only when the tokens are on the host.
+`execute_model` computes and samples, and returns only when the tokens are on the host. A stage
+before the last one returns its hidden state instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from harness.refengine.offloader import create_offloader, get_offloader, set_off
 from harness.refengine.sampler import SamplingRow, sample, to_tokens
 from harness.refengine.sampling_params import SamplingParams
 from harness.refengine.scheduler import SampledToken, SchedulerOutput
+from harness.refengine.stage import ONLY_STAGE, IntermediateTensors, Stage
 from harness.refengine.updates import Patches, apply_patches, reload_weights
 
 from .graphs import DecodeGraphs, DecodeInputs, make_graphs
@@ -58,10 +61,12 @@ class GPUModelRunner:
     Args:
         config: the engine's configuration.
         device: where the model computes.
+        stage: its part of the model.
     """
 
-    def __init__(self, config: EngineConfig, device: Device) -> None:
+    def __init__(self, config: EngineConfig, device: Device, stage: Stage = ONLY_STAGE) -> None:
         self.config = config
+        self.stage = stage
         self.device = device
         self.requests: dict[str, HostRequest] = {}
         self.kv_caches: list[torch.Tensor] = []
@@ -71,7 +76,7 @@ class GPUModelRunner:
 
     def load_model(self) -> None:
         """Make the model, fill its weights, and let the offloader finish."""
-        self.model = make_model(self.config, self.device)
+        self.model = make_model(self.config, self.device, self.stage)
         load_weights(self.model, self.config)
         process_weights_after_loading(self.model, self.offloader)
         get_offloader().post_init()
@@ -79,20 +84,28 @@ class GPUModelRunner:
 
     def initialize_kv_cache(self, num_blocks: int) -> None:
         """Allocate the KV cache and bind it to the layers."""
-        shape = self.model.shape
+        shape = self.model.held_shape
         self.kv_caches = allocate_kv_caches(num_blocks, self.config, shape, self.device)
         self.model.bind_kv_caches(self.kv_caches)
 
-    def warm_up(self) -> None:
+    def warm_up_steps(self) -> tuple[SchedulerOutput, ...]:
         """V1 has nothing to warm up."""
+        return ()
 
-    def execute_model(self, step: SchedulerOutput) -> dict[str, SampledToken]:
-        """Compute one step and return the sampled token of each request that has one."""
+    def execute_model(
+        self, step: SchedulerOutput, intermediate_tensors: IntermediateTensors | None = None
+    ) -> dict[str, SampledToken] | Pending[torch.Tensor]:
+        """Compute one step and return the sampled token of each request that has one.
+
+        Before the last stage: the hidden state; `take_sampled` must follow.
+        """
         self._update_requests(step)
         if not step.rows:
             return {}
         batch = self._build_batch(step)
-        hidden = self._forward(batch)
+        hidden = self._forward(batch, intermediate_tensors)
+        if not self.stage.is_last:
+            return hidden
         if not batch.sample_rows:
             hidden.result()
             return {}
@@ -100,11 +113,18 @@ class GPUModelRunner:
         logits = self.model.compute_logits(hidden, rows)
         sampled = self.device.launch(sample, logits, batch.sampling, site="sampler").result()
         tokens = to_tokens(sampled, batch.sampling)
-        for request_id, token in zip(batch.sample_ids, tokens, strict=True):
-            self.requests[request_id].token_ids.append(token.token_id)
-        return dict(zip(batch.sample_ids, tokens, strict=True))
+        taken = dict(zip(batch.sample_ids, tokens, strict=True))
+        self.take_sampled(taken)
+        return taken
 
-    def _forward(self, batch: HostBatch) -> Pending[torch.Tensor]:
+    def take_sampled(self, sampled: Mapping[str, SampledToken]) -> None:
+        """Append sampled tokens, this stage's or the last one's, to their requests."""
+        for request_id, token in sampled.items():
+            self.requests[request_id].token_ids.append(token.token_id)
+
+    def _forward(
+        self, batch: HostBatch, intermediate_tensors: IntermediateTensors | None
+    ) -> Pending[torch.Tensor]:
         """Queue the model, by a graph if every request computes one token."""
         block_table = pad(batch.block_ids, self._padded_blocks(batch))
         if self.graphs is not None and max(batch.num_tokens) == 1:
@@ -121,7 +141,8 @@ class GPUModelRunner:
             window=self.model.shape.window,
             dtype=self.kv_caches[0].dtype,
         )
-        hidden: Pending[torch.Tensor] = self.model(self._on_device(batch.input_ids), positions, ctx)
+        ids = self._on_device(batch.input_ids)
+        hidden: Pending[torch.Tensor] = self.model(ids, positions, ctx, intermediate_tensors)
         return hidden
 
     def reload_weights(self, weights_path: str) -> None:

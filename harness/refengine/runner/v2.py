@@ -22,7 +22,13 @@ from harness.refengine.models import make_model
 from harness.refengine.offloader import create_offloader, get_offloader, set_offloader
 from harness.refengine.sampler import SamplingRow, sample
 from harness.refengine.sampling_params import SamplingParams
-from harness.refengine.scheduler import NewRequest, ScheduledRequest, SchedulerOutput
+from harness.refengine.scheduler import (
+    NewRequest,
+    SampledToken,
+    ScheduledRequest,
+    SchedulerOutput,
+)
+from harness.refengine.stage import ONLY_STAGE, IntermediateTensors, Stage
 from harness.refengine.updates import Patches
 
 from .graphs import DecodeGraphs, make_graphs
@@ -55,10 +61,12 @@ class GPUModelRunner:
     Args:
         config: the engine's configuration.
         device: where the model computes.
+        stage: its part of the model.
     """
 
-    def __init__(self, config: EngineConfig, device: Device) -> None:
+    def __init__(self, config: EngineConfig, device: Device, stage: Stage = ONLY_STAGE) -> None:
         self.config = config
+        self.stage = stage
         self.device = device
         self.state = DeviceState(config, device)
         self.slots: dict[str, Slot] = {}
@@ -77,7 +85,7 @@ class GPUModelRunner:
     def load_model(self) -> None:
         """Make the model, fill its weights, and let the offloader finish."""
         config = self.config
-        self.model = make_model(config, self.device)
+        self.model = make_model(config, self.device, self.stage)
         load_weights(self.model, config)
         process_weights_after_loading(self.model, self.offloader)
         get_offloader().post_init()
@@ -85,36 +93,35 @@ class GPUModelRunner:
 
     def initialize_kv_cache(self, num_blocks: int) -> None:
         """Allocate the KV cache and bind it to the layers."""
-        shape = self.model.shape
+        shape = self.model.held_shape
         self.kv_caches = allocate_kv_caches(num_blocks, self.config, shape, self.device)
         self.model.bind_kv_caches(self.kv_caches)
 
-    def warm_up(self) -> None:
-        """Three calls of `execute_model` that carry no real request: prefill, decode, clean-up."""
+    def warm_up_steps(self) -> tuple[SchedulerOutput, ...]:
+        """Three steps that carry no real request: prefill, decode, clean-up."""
         name, params = "_warm_up", SamplingParams(max_tokens=2)
         new = NewRequest(
             request_id=name, prompt_token_ids=(0, 0), sampling_params=params, block_ids=()
         )
         prefill = ScheduledRequest(request_id=name, start=0, num_tokens=2, samples=True)
         decode = ScheduledRequest(request_id=name, start=2, num_tokens=1, samples=True)
-        for step in (
+        return (
             SchedulerOutput(rows=(prefill,), new=(new,)),
             SchedulerOutput(rows=(decode,)),
             SchedulerOutput(finished=(name,)),
-        ):
-            self.execute_model(step)
-            self.sample_tokens().get_output()
+        )
 
     def execute_model(
-        self,
-        step: SchedulerOutput,
-        intermediate_tensors: Mapping[str, Pending[torch.Tensor]] | None = None,
-    ) -> None:
-        """Queue one step's forward pass; `sample_tokens` must follow."""
+        self, step: SchedulerOutput, intermediate_tensors: IntermediateTensors | None = None
+    ) -> Pending[torch.Tensor] | None:
+        """Queue one step's forward pass; `sample_tokens` must follow.
+
+        Before the last stage it returns the hidden state, and `take_sampled` must follow.
+        """
         assert self.execute_state is None, "sample_tokens() must follow execute_model()"
         self._update_slots(step)
         if not step.rows:
-            return
+            return None
         slots = tuple(self.slots[row.request_id].idx for row in step.rows)
         num_tokens = tuple(row.num_tokens for row in step.rows)
         seq_lens = tuple(row.start + row.num_tokens for row in step.rows)
@@ -123,15 +130,30 @@ class GPUModelRunner:
             state.gather, slots, num_tokens,
             reads=state.all, writes=(state.num_computed,), site="prepare_inputs",
         )  # fmt: skip
+        hidden: Pending[torch.Tensor]
         if self.graphs is not None and max(num_tokens) == 1 and intermediate_tensors is None:
             hidden = self.graphs.run(len(slots), batch)
             self.execute_state = ExecuteState(hidden=hidden, rows=step.rows)
-            return
+            return None
         ctx = launch(self._build_context, batch, num_tokens, seq_lens, site="attention_context")
         input_ids = launch(attrgetter("input_ids"), batch, site="input_ids")
         positions = launch(attrgetter("positions"), batch, site="positions")
         hidden = self.model(input_ids, positions, ctx, intermediate_tensors)
+        if not self.stage.is_last:
+            return hidden
         self.execute_state = ExecuteState(hidden=hidden, rows=step.rows)
+        return None
+
+    def take_sampled(self, sampled: Mapping[str, SampledToken]) -> None:
+        """Queue the last stage's tokens into the slots of their requests."""
+        if not sampled:
+            return
+        state, slots = self.state, tuple(self.slots[i].idx for i in sampled)
+        ids = [token.token_id for token in sampled.values()]
+        self.device.launch(
+            state.store, slots, torch.tensor(ids, device=state.token_ids.device),
+            reads=(state.num_computed,), writes=(state.token_ids,), site="pp_tokens",
+        )  # fmt: skip
 
     def sample_tokens(self) -> AsyncOutput:
         """Queue sampling of the last `execute_model`, and the copy of its tokens to the host."""
