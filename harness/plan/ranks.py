@@ -39,6 +39,11 @@ def of_rank(
     """
     num_tensor = _size(setting, "tensor_parallel_size")
     num_stages = _size(setting, "pipeline_parallel_size")
+    if num_tensor > 1 and model.architecture == "Lfm2ForCausalLM":
+        raise SettingError(
+            f"tensor_parallel_size={num_tensor} of model {model.name!r}: there is no placement "
+            "arithmetic for parts of a convolution"
+        )
     stage = rank // num_tensor
     held = [p for p in params if _stage_holds(p, model, stage, num_stages)]
     return tuple(_split(param, model, num_tensor) for param in held)

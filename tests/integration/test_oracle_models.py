@@ -28,7 +28,8 @@ PIN_OFF = {"VLLM_WEIGHT_OFFLOADING_DISABLE_PIN_MEMORY": "1"}
 UVA_OFF = {"VLLM_WEIGHT_OFFLOADING_DISABLE_UVA": "1"}
 UVA = {"cpu_offload_gb": 1}
 # ends inside the stack: two layers of these in float32, four in bfloat16
-PARTIAL = {"cpu_offload_gb": 0.001, "cpu_offload_params": ["gate_up_proj", "down_proj"]}
+MLPS = ["gate_up_proj", "down_proj", "w13", "w2"]
+PARTIAL = {"cpu_offload_gb": 0.001, "cpu_offload_params": MLPS}
 RING = {"offload_group_size": 1, "offload_num_in_group": 1}
 MODES = {
     "none": ("NoopOffloader", {}, {}),

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .lfm2 import Lfm2ForCausalLM
 from .llama import CausalLM
-from .shape import ARCHITECTURES, ModelShape
+from .shape import ARCHITECTURES, LFM2, ModelShape
 
 if TYPE_CHECKING:
     from harness.refengine.config import EngineConfig
@@ -24,4 +25,6 @@ def make_model(config: EngineConfig, device: Device) -> CausalLM:
         OutOfDeviceMemoryError: the device cannot hold it.
     """
     dtype = getattr(torch, config.dtype)
-    return CausalLM(device, dtype, config.hf_config, config.model_len)
+    architecture = (config.hf_config.get("architectures") or [""])[0]
+    model_class = Lfm2ForCausalLM if architecture == LFM2 else CausalLM
+    return model_class(device, dtype, config.hf_config, config.model_len)

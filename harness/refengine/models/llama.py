@@ -7,8 +7,8 @@ host code: it queues work on the device, with the weights as the launch's argume
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -33,7 +33,13 @@ Ids = torch.Tensor | Pending[torch.Tensor]
 Context = AttentionContext | Pending[AttentionContext]
 
 
-class Attention(nn.Module):
+class Mixer(nn.Module):
+    """The part of a layer that looks at other tokens, with what it keeps of them in blocks."""
+
+    kv_cache: torch.Tensor = torch.empty(0)
+
+
+class Attention(Mixer):
     """Weights of one attention, and its part of the KV cache."""
 
     def __init__(self, device: Device, dtype: torch.dtype, shape: ModelShape) -> None:
@@ -49,7 +55,6 @@ class Attention(nn.Module):
         if self.has_qk_norm:
             self.q_norm = Weight(device, dtype, dim)
             self.k_norm = Weight(device, dtype, dim)
-        self.kv_cache: torch.Tensor = torch.empty(0)
 
     def weights(self) -> tuple[torch.Tensor, ...]:
         """Weights in the order `attention_block` takes them."""
@@ -97,9 +102,17 @@ class DecoderLayer(nn.Module):
             mlp_block, hidden, attn.shape.eps, *weights, reads=weights, site=self.mlp_site
         )
 
+    @property
+    def mixer(self) -> Mixer:
+        """The attention."""
+        return self.self_attn
+
 
 class DecoderModel(nn.Module):
     """Embedding, layers and final norm."""
+
+    layer_class: Callable[..., nn.Module] = DecoderLayer
+    norm_name = "norm"
 
     def __init__(self, device: Device, dtype: torch.dtype, shape: ModelShape) -> None:
         super().__init__()
@@ -107,10 +120,10 @@ class DecoderModel(nn.Module):
         self.embed_tokens = Weight(device, dtype, shape.vocab_size, shape.hidden_size)
         self.layers = nn.ModuleList(
             get_offloader().wrap_modules(
-                DecoderLayer(device, dtype, shape, idx) for idx in range(shape.num_layers)
+                self.layer_class(device, dtype, shape, idx) for idx in range(shape.num_layers)
             )
         )
-        self.norm = Weight(device, dtype, shape.hidden_size)
+        self.add_module(self.norm_name, Weight(device, dtype, shape.hidden_size))
 
     def forward(
         self,
@@ -120,7 +133,8 @@ class DecoderModel(nn.Module):
         intermediate_tensors: Mapping[str, Pending[torch.Tensor]] | None = None,
     ) -> Pending[torch.Tensor]:
         """Queue every layer; the result is the normed hidden state `[tokens, hidden]`."""
-        launch, table, norm = self.device.launch, self.embed_tokens.now, self.norm.now
+        launch, table = self.device.launch, self.embed_tokens.now
+        norm = cast("Weight", self.get_submodule(self.norm_name)).now
         if intermediate_tensors is None:
             site = "model.embed_tokens"
             hidden = launch(embedding, input_ids, table, reads=(table,), site=site)
@@ -141,6 +155,8 @@ class CausalLM(nn.Module):
         max_model_len: positions of the rotary table.
     """
 
+    model_class = DecoderModel
+
     def __init__(
         self,
         device: Device,
@@ -150,7 +166,7 @@ class CausalLM(nn.Module):
     ) -> None:
         super().__init__()
         self.device, self.shape = device, ModelShape.from_hf(hf_config)
-        self.model = DecoderModel(device, dtype, self.shape)
+        self.model = self.model_class(device, dtype, self.shape)
         if not self.shape.is_tied:
             self.lm_head = Weight(device, dtype, self.shape.vocab_size, self.shape.hidden_size)
         table = rotary_table(hf_config, self.shape.head_dim, max_model_len, dtype)
@@ -197,8 +213,7 @@ class CausalLM(nn.Module):
     def bind_kv_caches(self, kv_caches: list[torch.Tensor]) -> None:
         """Give each layer its part of the KV cache."""
         for layer, kv_cache in zip(self.model.layers, kv_caches, strict=True):
-            assert isinstance(layer, DecoderLayer)
-            layer.self_attn.kv_cache = kv_cache
+            cast("DecoderLayer", layer).mixer.kv_cache = kv_cache
 
 
 def project_rows(hidden: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from . import v1, v2
 
 DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES = (
+    "Lfm2ForCausalLM",
     "LlamaForCausalLM",
     "MistralForCausalLM",
     "Qwen3ForCausalLM",
