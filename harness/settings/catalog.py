@@ -37,12 +37,14 @@ CONFIG_DEFAULTS: dict[str, Json] = {
 }
 """What `config` of a seeded model may leave out."""
 
+_LAYER_TYPES = ("conv", "full_attention")
+_CONV_OR_ATTENTION = [_LAYER_TYPES[is_attention] for is_attention in (0, 0, 1, 0, 1, 0, 0, 1)]
 _BY_ARCHITECTURE: dict[str, dict[str, Json]] = {
     "LlamaForCausalLM": {"mlp_bias": False},
     "MistralForCausalLM": {"sliding_window": 64},
     "Qwen3ForCausalLM": {"use_sliding_window": False, "sliding_window": None},
     "Lfm2ForCausalLM": {
-        "layer_types": ["conv", "conv", "full_attention"] * 2 + ["conv", "conv"],
+        "layer_types": _CONV_OR_ATTENTION,
         "conv_L_cache": 3,
         "conv_bias": False,
         "block_auto_adjust_ff_dim": False,
@@ -51,7 +53,6 @@ _BY_ARCHITECTURE: dict[str, dict[str, Json]] = {
     },
 }
 _WORDS = {"torch_dtype": tuple(DTYPE_BYTES), "hidden_act": ("silu",)}
-_LAYER_TYPES = ("conv", "full_attention")
 _NEVER_TRUE = ("conv_bias", "block_auto_adjust_ff_dim")
 
 _COMMON = ("description", "source", "architecture", "dtype", "aliases")

@@ -20,7 +20,7 @@ from harness.settings.models import (
 from harness.settings.workloads import load_workload
 
 TINY = PACKAGE / "checkpoints" / "tiny-llama"
-SEEDED = ("seeded-llama-16", "seeded-llama-tied", "seeded-mistral", "seeded-qwen3")
+SEEDED = ("seeded-llama-16", "seeded-llama-tied", "seeded-mistral", "seeded-qwen3", "seeded-lfm2")
 HUB_IDS = {
     "hmellor/tiny-random-LlamaForCausalLM": "tiny-llama",
     "meta-llama/Llama-3.2-1B-Instruct": "seeded-llama-tied",
@@ -82,6 +82,7 @@ def test_the_list_covers_what_the_matrix_needs():
         "LlamaForCausalLM",
         "MistralForCausalLM",
         "Qwen3ForCausalLM",
+        "Lfm2ForCausalLM",
     }
     assert {e.dtype for e in entries.values()} == {"float32"}
 
