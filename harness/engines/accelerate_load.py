@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from harness.core import DTYPE_BYTES, HarnessError, Json, Setting, Workload
 
 from .base import EngineRefused
+from .capabilities import ARCHITECTURES
 
 if TYPE_CHECKING:
     from torch import nn
 
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM")
 BACKENDS = ("none", "cpu_offload", "disk_offload", "device_map")
 LOADERS = ("accelerate", "from_pretrained")
 INSTRUMENTS = ("integrity", "integrity-full")

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from harness.core import Json
 
+ARCHITECTURES = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen3ForCausalLM",
+    "Lfm2ForCausalLM",
+)
+"""What accelerate is tried with: architectures of transformers."""
+
 REFERENCE: dict[str, Json] = {
     "runners": ("v1", "v2"),
     "backends": ("uva", "prefetch"),
-    "architectures": ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM"),
+    "architectures": (*ARCHITECTURES, "PromptTowerLlamaForCausalLM"),
     "dtypes": ("auto", "float32", "bfloat16", "float16"),
     "quantizations": ("pack-quantized",),
     "graphs": {"cuda": "graphs are recorded on device='simulated' only"},
@@ -25,7 +33,7 @@ VLLM: dict[str, Json] = {
 ACCELERATE: dict[str, Json] = {
     "runners": (),
     "backends": ("cpu_offload", "disk_offload", "device_map"),
-    "architectures": ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM"),
+    "architectures": ARCHITECTURES,
     "dtypes": ("auto", "float32", "bfloat16", "float16"),
     "quantizations": (),
     "multiprocessing": "accelerate has no engine core",

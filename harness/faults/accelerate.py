@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 from harness.core import HarnessError, OffloadConfig
@@ -74,6 +76,29 @@ def _leave_behind(view: Any) -> str:
     return f"{chosen} stays on the device once it was used"
 
 
+def _bypass_conv_at_decode(view: Any) -> str:
+    """Queries of length 1 are computed as they were before transformers ran the hook by force."""
+    convs = [each for each in view.model.modules() if type(each).__name__ == "Lfm2ShortConv"]
+    if not convs or not hasattr(type(convs[0]).forward, "__wrapped__"):
+        raise HarnessError(
+            "fault 'conv-hook-not-forced' found no convolution whose hook is run by force: ask for "
+            "an Lfm2ForCausalLM, in a release of transformers that does so"
+        )
+    for module in convs:
+        owner = "_old_forward" if hasattr(module, "_old_forward") else "forward"
+        bare = MethodType(type(module).forward.__wrapped__, module)
+        replace_name(module, owner, _by_length(bare, getattr(module, owner)))
+    return f"{len(convs)} convolutions read their weight without its hook at decode"
+
+
+def _by_length(bare: Callable[..., Any], forced: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
+        chosen = bare if hidden_states.shape[1] == 1 else forced
+        return chosen(hidden_states, *args, **kwargs)
+
+    return forward
+
+
 def _unless_on_disk(offload: OffloadConfig) -> str | None:
     if offload.resolved_backend == "disk_offload" or "disk" in offload.device_map.values():
         return None
@@ -114,4 +139,17 @@ WEIGHTS_LEFT_BEHIND = Fault(
     engines=ENGINES,
     modes=ACCELERATE_MODES,
     after_start=_leave_behind,
+)
+
+CONV_HOOK_NOT_FORCED = Fault(
+    name="conv-hook-not-forced",
+    summary="for queries of length 1 a convolution's weight is read and its hook is not run",
+    seen_in=("transformers#46831",),
+    defect_class="F",
+    killed_by=("tokens", "integrity"),
+    blind="the prompt and the first token; models without convolutions, and those not offloaded",
+    engines=ENGINES,
+    modes=ACCELERATE_MODES,
+    model="seeded-lfm2",
+    after_start=_bypass_conv_at_decode,
 )

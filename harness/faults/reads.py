@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from harness.engines.base import EngineModules
 
@@ -13,6 +13,8 @@ from .base import Fault
 from .patch import replace_name
 
 Forward = Callable[..., Any]
+CONV = "short_conv.conv.weight"
+"""A weight that its layer reads itself, as transformers' does; no module of its own is called."""
 
 
 def _bypass_at_decode(modules: EngineModules) -> None:
@@ -45,6 +47,42 @@ def _bypass_at_decode(modules: EngineModules) -> None:
         return forward
 
     replace_name(prefetch, "_prefetching", prefetching)
+    replace_name(copying, "_copying", make_copying)
+
+
+def _bypass_conv_at_decode(modules: EngineModules) -> None:
+    """The same of the convolutions' own weight only: the rest of the layer comes as it must."""
+    steps = SimpleNamespace(is_decode=False)
+    for role in ("runner.v1", "runner.v2"):
+        _note_decodes(modules.module(role), steps)
+    moving: Any = modules.module("offloader.module_offloader").ModuleOffloader
+    copying: Any = modules.module("offloader.uva").UVAOffloader
+    onload, hook_copy = moving.start_onload, copying._copying
+
+    def start_onload(self: Any) -> None:
+        copies = self.host_copies
+        if steps.is_decode:
+            self.host_copies = {name: c for name, c in copies.items() if name != CONV}
+        try:
+            onload(self)
+        finally:
+            self.host_copies = copies
+
+    def make_copying(self: Any, module: Any, names: list[str], original: Forward) -> Forward:
+        hooked, device = hook_copy(self, module, names, original), self.device
+        if CONV not in names:
+            return cast("Forward", hooked)
+        others = hook_copy(self, module, [name for name in names if name != CONV], original)
+        module_ref = weakref.ref(module)
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if not steps.is_decode:
+                return hooked(*args, **kwargs)
+            return _with_placeholders(module_ref(), [CONV], device, others, args, kwargs)
+
+        return forward
+
+    replace_name(moving, "start_onload", start_onload)
     replace_name(copying, "_copying", make_copying)
 
 
@@ -151,6 +189,18 @@ DECODE_BYPASSES_HOOK = Fault(
     blind="logprobs of the prompt and the first token; UVA views, which have no onload hook",
     modes=("uva-copy", "prefetch"),
     before_start=_bypass_at_decode,
+)
+
+DECODE_BYPASSES_HOOK_CONV = Fault(
+    name="decode-bypasses-hook-conv",
+    summary="for queries of length 1 a layer reads its convolution's weight where no hook put it",
+    seen_in=("transformers#46831",),
+    defect_class="F",
+    killed_by=("tokens", "integrity"),
+    blind="logprobs of the prompt and the first token; UVA views; models without convolutions",
+    modes=("uva-copy", "prefetch"),
+    model="seeded-lfm2",
+    before_start=_bypass_conv_at_decode,
 )
 
 TIED_BY_POINTER = Fault(

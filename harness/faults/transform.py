@@ -47,7 +47,7 @@ def _leave_resident(modules: EngineModules) -> None:
         del param
         key = next(key for key, copy in self.host_copies.items() if copy is host_copy)
         index, _, name = key.partition(".")
-        self._names[int(index)].remove(name)
+        self._names[index].remove(name)
 
     def forget(self: Any, host_copy: Any, param: Any) -> None:
         del param

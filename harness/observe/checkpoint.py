@@ -15,7 +15,11 @@ from safetensors import safe_open
 from .source import WeightSource
 from .weights import digest_of
 
-FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "w13": ("w1", "w3"),
+}
 """Segment of a fused parameter -> the checkpoint's segments, stacked by rows."""
 
 
@@ -87,6 +91,7 @@ def _as_computed(whole: torch.Tensor, shape: tuple[int, ...] | None) -> torch.Te
 
 def source_names(name: str) -> tuple[str, ...]:
     """The checkpoint's tensors that one parameter is made of, in the order of its rows."""
+    name = name.replace(".short_conv.", ".conv.")
     head, _, tail = name.rpartition(".")
     head, _, segment = head.rpartition(".")
     if segment not in FUSED:

@@ -66,16 +66,20 @@ def records(view: EngineView) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _slots(view: EngineView, expected: Mapping[str, str]) -> Iterator[WeightReads]:
-    """What the buffers of the pool hold, each against all that compute from it."""
+    """What the buffers of the pool hold, each against all that compute from it.
+
+    A slot is filled for its first module between steps; where layers differ in shape, it has
+    buffers that this one has no use for, and that nothing reads before they are filled again.
+    """
     from .weights import digest_of
 
-    users: dict[int, list[str]] = {}
+    users, filled = dict[int, list[str]](), _filled(view)
     for name, param in view.model.named_parameters():
         users.setdefault(param.data_ptr(), []).append(name)
     for slot_idx, buffers in enumerate(view.pool_slots() or ()):
         for buffer in buffers:
             names = [name for name in users.get(buffer.data_ptr(), []) if name in expected]
-            if not names:
+            if not names or buffer.data_ptr() not in filled:
                 continue
             digest = digest_of(buffer)
             holder = next((name for name in names if expected[name] == digest), names[0])
@@ -86,3 +90,14 @@ def _slots(view: EngineView, expected: Mapping[str, str]) -> Iterator[WeightRead
                 digests={digest: 1},
                 slots={} if digest == expected[holder] else {digest: slot_idx},
             )
+
+
+def _filled(view: EngineView) -> set[int]:
+    """Addresses of the buffers that the first module of each slot computes from."""
+    first = {item.slot_idx: item for item in reversed(view.offloaded_modules())}
+    return {
+        param.data_ptr()
+        for item in first.values()
+        for name, param in item.module.named_parameters()
+        if name in item.host_copies
+    }

@@ -18,6 +18,8 @@ import torch
 EVERY = 32
 SCREEN_WORDS = 32
 DIGEST_DIGITS = 16
+NOWHERE = "nowhere"
+"""Stands for the digest of a tensor without bytes, which compute took for weights."""
 WORD_TYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Element size -> a type of that size that numpy knows too."""
 
@@ -82,12 +84,12 @@ class WeightRecorder:
         if seen is None:
             seen = self.reads[name] = Reads()
         screen = b""
-        if self.mode == "sampled":
+        if self.mode == "sampled" and not tensor.is_meta:
             screen = sampled_words(tensor)
             if seen.num_reads % EVERY and screen == seen.screen:
                 seen.num_reads += 1
                 return
-        digest = digest_of(tensor)
+        digest = NOWHERE if tensor.is_meta else digest_of(tensor)
         seen.num_reads += 1
         seen.screen = screen
         seen.digests[digest] += 1

@@ -6,6 +6,7 @@ Written from accelerate's documented semantics; knows no engine, no torch and no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from harness.core import Expectation, ModelSpec, Setting
 
@@ -14,6 +15,7 @@ from .shapes import ParamShape, effective_dtype, model_size, parameter_shapes
 HOME = "cpu"
 """Device that a model computes on unless another is asked for."""
 OFFLOADED_EVERYWHERE = "disk"
+_HALVES = {"gate_up_proj": ("gate_proj", "up_proj"), "w13": ("w1", "w3")}
 
 
 def expect_hooks(setting: Setting, model: ModelSpec) -> Expectation:
@@ -97,10 +99,14 @@ def _parts(param: ParamShape, model: ModelSpec) -> Iterator[ParamShape]:
         kv_heads = model_size(model, "num_key_value_heads", heads)
         each = param.shape[0] // (heads + 2 * kv_heads)
         rows = {"q_proj": heads * each, "k_proj": kv_heads * each, "v_proj": kv_heads * each}
-    elif segment == "gate_up_proj":
-        rows = dict.fromkeys(("gate_proj", "up_proj"), param.shape[0] // 2)
+    elif segment in _HALVES:
+        rows = dict.fromkeys(_HALVES[segment], param.shape[0] // 2)
     if not rows:
-        yield param
+        yield replace(
+            param,
+            name=param.name.replace(".short_conv.", ".conv."),
+            relative_name=param.relative_name.replace("short_conv.", "conv."),
+        )
     for part, num_rows in rows.items():
         yield ParamShape(
             name=f"{head}.{part}.weight",

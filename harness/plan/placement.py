@@ -19,7 +19,7 @@ from harness.core import (
 
 from .buffers import refill_order, slots
 from .ranks import of_rank
-from .shapes import ParamShape, effective_dtype, loaded_shapes
+from .shapes import TOWER_PREFIX, ParamShape, effective_dtype, loaded_shapes
 
 
 def expect(setting: Setting, model: ModelSpec, *, rank: int = 0) -> Expectation:
@@ -42,7 +42,8 @@ def expect(setting: Setting, model: ModelSpec, *, rank: int = 0) -> Expectation:
     chosen: list[ParamShape] = []
     if backend == "uva":
         selectors = offload.cpu_offload_params
-        seen = [param for layer in layers for param in layer]
+        tower = [param for param in loaded if param.name.startswith(TOWER_PREFIX)]
+        seen = [*tower, *(param for layer in layers for param in layer)]
         chosen = list(_within_budget(_matching(seen, selectors), offload.cpu_offload_gb))
     elif backend == "prefetch":
         selectors = offload.offload_params
@@ -112,7 +113,8 @@ def _graph_bytes(setting: Setting, chosen: Sequence[ParamShape]) -> int:
     """What the embedded engine's graphs copy into on forward: one module's, shared by all."""
     copies = setting.offload.resolved_backend == "uva" and not setting.offload.uva
     has_graphs = setting.engine == "reference" and not setting.enforce_eager
-    return _largest_module(chosen) if copies and has_graphs else 0
+    stack = [param for param in chosen if param.layer_idx is not None]
+    return _largest_module(stack) if copies and has_graphs else 0
 
 
 def _largest_module(chosen: Sequence[ParamShape]) -> int:

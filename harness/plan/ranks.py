@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from harness.core import ModelSpec, Setting, SettingError
 
+from .shapes import TOWER_PREFIX
+
 if TYPE_CHECKING:
     from .shapes import ParamShape
 
@@ -39,6 +41,11 @@ def of_rank(
     """
     num_tensor = _size(setting, "tensor_parallel_size")
     num_stages = _size(setting, "pipeline_parallel_size")
+    if num_tensor > 1 and model.architecture == "Lfm2ForCausalLM":
+        raise SettingError(
+            f"tensor_parallel_size={num_tensor} of model {model.name!r}: there is no placement "
+            "arithmetic for parts of a convolution"
+        )
     stage = rank // num_tensor
     held = [p for p in params if _stage_holds(p, model, stage, num_stages)]
     return tuple(_split(param, model, num_tensor) for param in held)
@@ -56,6 +63,8 @@ def stage_layers(num_layers: int, stage: int, num_stages: int) -> range:
 def _stage_holds(param: ParamShape, model: ModelSpec, stage: int, num_stages: int) -> bool:
     if param.layer_idx is not None:
         return param.layer_idx in stage_layers(model.num_layers, stage, num_stages)
+    if param.name.startswith(TOWER_PREFIX):
+        return stage == 0
     is_tied = bool(model.config.get("tie_word_embeddings", False))
     is_last = stage == num_stages - 1
     if param.name == "model.embed_tokens.weight":

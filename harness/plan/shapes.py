@@ -11,7 +11,11 @@ from dataclasses import dataclass
 
 from harness.core import DTYPE_BYTES, Json, ModelSpec, Setting, SettingError
 
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM")
+LFM2 = "Lfm2ForCausalLM"
+TOWER = "PromptTowerLlamaForCausalLM"
+TOWER_PREFIX = "prompt_tower."
+"""Of names in a tower beside the stack."""
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM", LFM2, TOWER)
 _DTYPE_NAMES = {"half": "float16", "float": "float32"}
 
 
@@ -68,9 +72,9 @@ def loaded_shapes(model: ModelSpec, *, dtype: str | None = None) -> tuple[ParamS
     if dtype not in DTYPE_BYTES:
         raise SettingError(f"dtype={dtype!r} must be one of {', '.join(DTYPE_BYTES)}")
     hidden, vocab = model_size(model, "hidden_size"), model_size(model, "vocab_size")
-    shapes = [_outside("model.embed_tokens.weight", (vocab, hidden), dtype)]
-    layer = [param for name, shape in _layer_shapes(model) for param in _held(model, name, shape)]
-    for idx in range(model_size(model, "num_hidden_layers")):
+    shapes = list(_tower(model, dtype))
+    shapes.append(_outside("model.embed_tokens.weight", (vocab, hidden), dtype))
+    for idx, layer in enumerate(_layers(model)):
         shapes += [
             ParamShape(
                 name=f"model.layers.{idx}.{name}",
@@ -80,12 +84,26 @@ def loaded_shapes(model: ModelSpec, *, dtype: str | None = None) -> tuple[ParamS
                 dtype=own or dtype,
                 is_transient=name.endswith("weight_shape"),
             )
-            for name, shape, own in layer
+            for whole, dims in layer
+            for name, shape, own in _held(model, whole, dims)
         ]
-    shapes.append(_outside("model.norm.weight", (hidden,), dtype))
+    norm = "model.embedding_norm.weight" if model.architecture == LFM2 else "model.norm.weight"
+    shapes.append(_outside(norm, (hidden,), dtype))
     if not model.config.get("tie_word_embeddings", False):
         shapes.append(_outside("lm_head.weight", (vocab, hidden), dtype))
     return tuple(shapes)
+
+
+def _tower(model: ModelSpec, dtype: str) -> Iterator[ParamShape]:
+    """The layers of a tower that sees prompts only: made before the decoder, outside its stack."""
+    if model.architecture != TOWER:
+        return
+    hidden, inner = model_size(model, "hidden_size"), model_size(model, "intermediate_size")
+    for idx in range(model_size(model, "num_tower_layers")):
+        stem = f"{TOWER_PREFIX}layers.{idx}"
+        yield _outside(f"{stem}.mlp.gate_up_proj.weight", (2 * inner, hidden), dtype)
+        yield _outside(f"{stem}.mlp.down_proj.weight", (hidden, inner), dtype)
+        yield _outside(f"{stem}.norm.weight", (hidden,), dtype)
 
 
 def _outside(name: str, shape: tuple[int, ...], dtype: str) -> ParamShape:
@@ -126,6 +144,48 @@ def quantization_of(model: ModelSpec) -> str | None:
             f"known: {PACKED_FORMAT}"
         )
     return str(found)
+
+
+def _layers(model: ModelSpec) -> Iterator[tuple[tuple[str, tuple[int, ...]], ...]]:
+    """Names and shapes of each decoder layer in turn."""
+    num_layers = model_size(model, "num_hidden_layers")
+    if model.architecture != LFM2:
+        yield from [tuple(_layer_shapes(model))] * num_layers
+        return
+    kinds: Json = model.config.get("layer_types") or ()
+    if len(kinds) != num_layers or not {*kinds} <= {"conv", "full_attention"}:
+        raise SettingError(
+            f"layer_types={kinds!r} in the config of model {model.name!r} must be {num_layers} "
+            "of conv, full_attention"
+        )
+    for kind in kinds:
+        yield tuple(_lfm2_layer(model, is_conv=kind == "conv"))
+
+
+def _lfm2_layer(model: ModelSpec, *, is_conv: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of one layer of LFM2, in the order the engine walks them."""
+    for name in ("conv_bias", "block_auto_adjust_ff_dim"):
+        if model.config.get(name):
+            raise SettingError(
+                f"{name}=True in the config of model {model.name!r} has no placement arithmetic"
+            )
+    hidden, heads = model_size(model, "hidden_size"), model_size(model, "num_attention_heads")
+    kv_heads = model_size(model, "num_key_value_heads", heads)
+    head_dim = model_size(model, "head_dim", hidden // heads)
+    intermediate = model_size(model, "intermediate_size")
+    if is_conv:
+        yield "short_conv.conv.weight", (hidden, 1, model_size(model, "conv_L_cache", 3))
+        yield "short_conv.in_proj.weight", (3 * hidden, hidden)
+        yield "short_conv.out_proj.weight", (hidden, hidden)
+    else:
+        yield "self_attn.qkv_proj.weight", ((heads + 2 * kv_heads) * head_dim, hidden)
+        yield "self_attn.out_proj.weight", (hidden, heads * head_dim)
+        yield "self_attn.q_layernorm.weight", (head_dim,)
+        yield "self_attn.k_layernorm.weight", (head_dim,)
+    yield "feed_forward.w13.weight", (2 * intermediate, hidden)
+    yield "feed_forward.w2.weight", (hidden, intermediate)
+    yield "operator_norm.weight", (hidden,)
+    yield "ffn_norm.weight", (hidden,)
 
 
 def _layer_shapes(model: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:

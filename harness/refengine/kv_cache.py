@@ -6,6 +6,7 @@ Block 0 is the null block: padding and warm-up point at it, no request ever owns
 from __future__ import annotations
 
 from collections import deque
+from math import prod
 
 import torch
 
@@ -53,9 +54,9 @@ class BlockPool:
 
 
 def block_bytes(config: EngineConfig, shape: ModelShape, dtype: torch.dtype) -> int:
-    """Device bytes of one block over all layers, keys and values together."""
-    per_token = 2 * shape.num_kv_heads * shape.head_dim * dtype.itemsize
-    return shape.num_layers * config.block_size * per_token
+    """Device bytes of one block over all layers, each by its kind."""
+    sizes = (prod(shape.cache_dims(idx, 1, config.block_size)) for idx in range(shape.num_layers))
+    return sum(sizes) * dtype.itemsize
 
 
 def num_kv_blocks(config: EngineConfig, shape: ModelShape, device: Device) -> int:
@@ -84,16 +85,18 @@ def num_kv_blocks(config: EngineConfig, shape: ModelShape, device: Device) -> in
 def allocate_kv_caches(
     num_blocks: int, config: EngineConfig, shape: ModelShape, device: Device
 ) -> list[torch.Tensor]:
-    """One zeroed tensor `[2, num_blocks, block_size, num_kv_heads, head_dim]` a layer.
+    """One zeroed tensor a layer, of the dims that its kind needs: see `ModelShape.cache_dims`.
 
     Zeroed because padding reads the null block, and masked NaN would still be NaN.
 
     Raises:
         OutOfDeviceMemoryError: the device has no room.
     """
-    dims = (2, num_blocks, config.block_size, shape.num_kv_heads, shape.head_dim)
     dtype = getattr(torch, config.dtype)
-    caches = [device.empty(dims, dtype, kind="kv_cache") for _ in range(shape.num_layers)]
+    caches = [
+        device.empty(shape.cache_dims(idx, num_blocks, config.block_size), dtype, kind="kv_cache")
+        for idx in range(shape.num_layers)
+    ]
     for cache in caches:
         cache.zero_()
     return caches

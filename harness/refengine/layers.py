@@ -57,6 +57,10 @@ class PromptChunk:
 class AttentionContext:
     """What every layer's attention needs of one step; built once a step."""
 
+    positions: torch.Tensor
+    """int64 `[tokens]`."""
+    blocks: torch.Tensor
+    """int64 `[tokens, blocks]`: each token's row of the block table."""
     slot_mapping: torch.Tensor
     """int64 `[tokens]`: row of the flat cache that takes each token's key and value."""
     decode_blocks: torch.Tensor
@@ -103,6 +107,8 @@ def build_context(
     width = max((-(-n // block_size) for n in seq_lens[:num_decodes]), default=0)
     mask = causal_mask(positions[:num_decodes], width * block_size, window, dtype)
     return AttentionContext(
+        positions=positions,
+        blocks=rows,
         slot_mapping=block * block_size + positions % block_size,
         decode_blocks=block_table[:num_decodes, :width],
         decode_mask=mask[:, None, None],
@@ -238,7 +244,8 @@ def rotary_table(
         UnsupportedSettingError: the rope type is neither `default` nor `llama3`.
     """
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    theta = float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
+    usual = 1e6 if config.get("model_type") == "lfm2" else 1e4
+    theta = float(rope.get("rope_theta") or config.get("rope_theta") or usual)
     kind = rope.get("rope_type") or rope.get("type") or "default"
     inv_freq = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
     if kind == "llama3":

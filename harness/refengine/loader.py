@@ -22,6 +22,8 @@ FUSED = {
     "v_proj": ("qkv_proj", 2),
     "gate_proj": ("gate_up_proj", 0),
     "up_proj": ("gate_up_proj", 1),
+    "w1": ("w13", 0),
+    "w3": ("w13", 1),
 }
 """Checkpoint segment -> (parameter segment, which part of its rows)."""
 
@@ -106,6 +108,7 @@ def process_weights_after_loading(model: nn.Module, offloader: BaseOffloader) ->
 
 def fused_name(name: str) -> tuple[str, int | None]:
     """Parameter that a checkpoint's tensor goes to, and which part of it (None: all)."""
+    name = name.replace(".conv.", ".short_conv.", 1)
     head, segment, tail = name.rsplit(".", 2) if name.count(".") >= 2 else ("", "", name)
     if segment not in FUSED:
         return name, None
@@ -121,6 +124,7 @@ def fused_parts(model: CausalLM) -> dict[str, list[tuple[int, int]]]:
     return {
         "qkv_proj": [(0, q), (q, kv), (q + kv, kv)],
         "gate_up_proj": [(0, inner), (inner, inner)],
+        "w13": [(0, inner), (inner, inner)],
     }
 
 

@@ -38,11 +38,24 @@ CONFIG_DEFAULTS: dict[str, Json] = {
 }
 """What `config` of a seeded model may leave out."""
 
+_LAYER_TYPES = ("conv", "full_attention")
+_CONV_OR_ATTENTION = [_LAYER_TYPES[is_attention] for is_attention in (0, 0, 1, 0, 1, 0, 0, 1)]
 _BY_ARCHITECTURE: dict[str, dict[str, Json]] = {
     "LlamaForCausalLM": {"mlp_bias": False},
     "MistralForCausalLM": {"sliding_window": 64},
     "Qwen3ForCausalLM": {"use_sliding_window": False, "sliding_window": None},
+    "PromptTowerLlamaForCausalLM": {"mlp_bias": False, "num_tower_layers": 2},
+    "Lfm2ForCausalLM": {
+        "layer_types": _CONV_OR_ATTENTION,
+        "conv_L_cache": 3,
+        "conv_bias": False,
+        "block_auto_adjust_ff_dim": False,
+        "norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+    },
 }
+_WORDS = {"torch_dtype": tuple(DTYPE_BYTES), "hidden_act": ("silu",)}
+_NEVER_TRUE = ("conv_bias", "block_auto_adjust_ff_dim")
 
 _COMMON = ("description", "source", "architecture", "dtype", "aliases")
 _KEYS = {
@@ -151,6 +164,9 @@ def _read_config(item: Item, architecture: str) -> dict[str, Json]:
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     if heads % kv_heads:
         raise item.error(f"num_attention_heads={heads} must be a multiple of {kv_heads} kv heads")
+    kinds, layers = config.get("layer_types"), config["num_hidden_layers"]
+    if kinds is not None and len(kinds) != layers:
+        raise item.error(f"layer_types has {len(kinds)} entries for {layers} layers")
     if config["head_dim"] % 2:
         raise item.error(f"head_dim={config['head_dim']} must be even: rotary pairs")
     return config
@@ -165,12 +181,12 @@ def _check_packable(item: Item, config: Mapping[str, Json]) -> None:
 
 
 def _read_config_value(key: str, item: Item, default: Json) -> Json:
-    if key == "torch_dtype":
-        return item.text(tuple(DTYPE_BYTES))
-    if key == "hidden_act":
-        return item.text(("silu",))
+    if key in _WORDS:
+        return item.text(_WORDS[key])
+    if key == "layer_types":
+        return list(item.sequence(lambda each: each.text(_LAYER_TYPES)))
     if isinstance(default, bool):
-        return item.flag()
+        return _read_flag(key, item)
     if isinstance(default, float):
         number = item.number()
         if number <= 0:
@@ -179,6 +195,13 @@ def _read_config_value(key: str, item: Item, default: Json) -> Json:
     if key == "sliding_window" and item.value is None:
         return None
     return _whole(item, 0 if key.endswith("_token_id") else 1)
+
+
+def _read_flag(key: str, item: Item) -> bool:
+    flag = item.flag()
+    if flag and key in _NEVER_TRUE:
+        raise item.error(f"{key}=true is not implemented")
+    return flag
 
 
 def _check_stand_ins(entries: list[ModelEntry], models: Mapping[str, Item]) -> None:

@@ -10,6 +10,7 @@ from harness.core import Json, ModelSpec, Step
 GENERATE = Step()
 PATCHED = ("model.layers.1.self_attn.o_proj.weight", "model.layers.6.mlp.down_proj.weight")
 """Parameters that a patch overwrites in places: one near each end of a stack of eight."""
+PATCHED_LFM2 = tuple(f"model.layers.{layer}.feed_forward.w2.weight" for layer in (1, 6))
 NUM_CYCLES = 50
 
 Changed = Callable[[ModelSpec], Path]
@@ -22,7 +23,8 @@ def _reload(path: str, label: str) -> Step:
 
 def _patch(model: ModelSpec, seed: int) -> Step:
     last = model.num_layers - 1
-    params = [name.replace("layers.6.", f"layers.{min(6, last)}.") for name in PATCHED]
+    patched = PATCHED_LFM2 if model.architecture == "Lfm2ForCausalLM" else PATCHED
+    params = [name.replace("layers.6.", f"layers.{min(6, last)}.") for name in patched]
     if model.config.get("quantization_config"):  # codes are no numbers that a patch could write
         params = [f"{name}_scale" for name in params]
     args: Mapping[str, Json] = {"seed": seed, "num_values": 64, "params": params}

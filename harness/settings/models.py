@@ -205,6 +205,8 @@ def _read_folder(name: str, folder: Path) -> ModelSpec:
 
 
 def _fill(config: dict[str, Json]) -> dict[str, Json]:
+    if config["architectures"][0] == "Lfm2ForCausalLM":
+        config = _lfm2_in_full(config)
     heads = config["num_attention_heads"]
     implied = {
         "head_dim": config["hidden_size"] // heads,
@@ -212,3 +214,28 @@ def _fill(config: dict[str, Json]) -> dict[str, Json]:
         "tie_word_embeddings": False,
     }
     return config | {key: value for key, value in implied.items() if config.get(key) is None}
+
+
+def _lfm2_in_full(config: dict[str, Json]) -> dict[str, Json]:
+    """LFM2's config with what it only implies: kinds of layers, rows of the MLP, tied or not."""
+    layers, attending = config["num_hidden_layers"], config.get("full_attn_idxs")
+    kinds = config.get("layer_types") or [
+        "full_attention" if attending is None or idx in attending else "conv"
+        for idx in range(layers)
+    ]
+    inner = config.get("block_ff_dim") or config["intermediate_size"]
+    factor = config.get("block_ffn_dim_multiplier", 1.0)
+    if config.get("block_auto_adjust_ff_dim", True):
+        inner = int(2 * inner / 3)
+        if factor is not None:
+            multiple = config.get("block_multiple_of", 256)
+            inner = -(-int(factor * inner) // multiple) * multiple
+    implied = {
+        "layer_types": kinds,
+        "intermediate_size": inner,
+        "block_auto_adjust_ff_dim": False,
+        "conv_L_cache": config.get("conv_L_cache", 3),
+        "tie_word_embeddings": config.get("tie_embedding", config.get("tie_word_embeddings", True)),
+    }
+    stale = ("block_ff_dim", "tie_embedding")
+    return {key: value for key, value in config.items() if key not in stale} | implied

@@ -23,8 +23,8 @@ PIN_MATTERS = ("reload-changed", "sleep-1", "sleep-2", "engine-before")
 """Lifecycles that write host copies, or that an engine with another pin setting comes before."""
 CYCLES = ("sleep-cycles", "reload-cycles")
 """Fifty of them: tried where a slot of the pool must be right again each time."""
-HARD_MODELS = ("seeded-llama-int8",)
-"""Models that make offload hard: loading replaces the weights."""
+HARD_MODELS = ("seeded-llama-int8", "seeded-llama-tower", "seeded-lfm2")
+"""Loading replaces the weights; a tower beside the stack; layers of two kinds."""
 CHANGES_WEIGHTS = ("reload-changed", "sleep-2")
 PROOFS = {"effect", "placement", "memory", "ordering", "integrity", "tokens"}
 

@@ -10,6 +10,8 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
 from harness.core import encode
 from harness.refengine import LLM, SamplingParams, envs
@@ -28,7 +30,8 @@ PIN_OFF = {"VLLM_WEIGHT_OFFLOADING_DISABLE_PIN_MEMORY": "1"}
 UVA_OFF = {"VLLM_WEIGHT_OFFLOADING_DISABLE_UVA": "1"}
 UVA = {"cpu_offload_gb": 1}
 # ends inside the stack: two layers of these in float32, four in bfloat16
-PARTIAL = {"cpu_offload_gb": 0.001, "cpu_offload_params": ["gate_up_proj", "down_proj"]}
+MLPS = ["gate_up_proj", "down_proj", "w13", "w2"]
+PARTIAL = {"cpu_offload_gb": 0.001, "cpu_offload_params": MLPS}
 RING = {"offload_group_size": 1, "offload_num_in_group": 1}
 MODES = {
     "none": ("NoopOffloader", {}, {}),
@@ -66,11 +69,39 @@ def oracle_workload(name, dtype):
 
 
 def load_transformers(spec):
-    cls = getattr(transformers, spec.architecture)
+    name = spec.architecture.removeprefix("PromptTower")
     dtype = getattr(torch, spec.dtype)
-    model = cls.from_pretrained(spec.path, dtype=dtype, local_files_only=True).eval()
+    if name == spec.architecture:
+        cls = getattr(transformers, name)
+        model = cls.from_pretrained(spec.path, dtype=dtype, local_files_only=True).eval()
+    else:
+        model = load_with_tower(spec, getattr(transformers, name), dtype)
     model.generation_config.eos_token_id = None
     return model
+
+
+def load_with_tower(spec, cls, dtype):
+    """The decoder with its tower as `prompt_tower`, made of transformers' own norm and MLP."""
+    tensors = load_file(f"{spec.path}/model.safetensors")
+    config = transformers.LlamaConfig.from_pretrained(spec.path)
+    model = cls(config)
+    model.prompt_tower = torch.nn.ModuleList(
+        torch.nn.ModuleDict(
+            {"mlp": LlamaMLP(config), "norm": LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)}
+        )
+        for _ in range(spec.config["num_tower_layers"])
+    )
+    model.load_state_dict({n.replace("tower.layers.", "tower."): t for n, t in tensors.items()})
+    return model.to(dtype).eval()
+
+
+def embed(model, ids, num_prompt):
+    """Embeddings (prompts, tokens, hidden); the first `num_prompt` tokens went through a tower."""
+    hidden = model.get_input_embeddings()(ids)
+    prompt = hidden[:, :num_prompt]
+    for layer in getattr(model, "prompt_tower", ()):
+        prompt = prompt + layer["mlp"](layer["norm"](prompt))
+    return torch.cat((prompt, hidden[:, num_prompt:]), dim=1)
 
 
 def transformers_answers(model, workload):
@@ -80,8 +111,12 @@ def transformers_answers(model, workload):
     """
     prompts = [torch.tensor(prompt) for prompt in workload.prompt_token_ids]
     pad = {"batch_first": True, "padding_side": "left"}
+    ids = torch.nn.utils.rnn.pad_sequence(prompts, padding_value=0, **pad)
+    with torch.inference_mode():
+        inputs = embed(model, ids, ids.shape[1])
+    has_tower = hasattr(model, "prompt_tower")
     output = model.generate(
-        torch.nn.utils.rnn.pad_sequence(prompts, padding_value=0, **pad),
+        **({"inputs_embeds": inputs} if has_tower else {"inputs": ids}),
         attention_mask=torch.nn.utils.rnn.pad_sequence(
             [torch.ones_like(p) for p in prompts], **pad
         ),
@@ -142,7 +177,8 @@ def read_logprobs(model, answers):
     for answer in answers:
         ids = torch.tensor([answer.prompt_token_ids + answer.token_ids[:-1]])
         with torch.inference_mode():
-            logits = model(ids).logits[0, len(answer.prompt_token_ids) - 1 :]
+            embedded = embed(model, ids, len(answer.prompt_token_ids))
+            logits = model(inputs_embeds=embedded).logits[0, len(answer.prompt_token_ids) - 1 :]
         rows.append(logits.float().log_softmax(-1))
     return torch.stack(rows)
 

@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "harness"
 FILE_CAP = 300
 FUNCTION_CAP = 60
-REFENGINE_CAP = 4300
+REFENGINE_CAP = 4500
 """Lines of code: docstrings, comments and blank lines left out."""
 
 

@@ -8,8 +8,9 @@ import torch
 
 from harness.refengine.stage import ONLY_STAGE, Stage
 
+from .lfm2 import Lfm2ForCausalLM
 from .llama import CausalLM
-from .shape import ARCHITECTURES, ModelShape
+from .shape import ARCHITECTURES, LFM2, ModelShape
 from .weight import PackedLinear
 
 if TYPE_CHECKING:
@@ -27,4 +28,6 @@ def make_model(config: EngineConfig, device: Device, stage: Stage = ONLY_STAGE) 
         OutOfDeviceMemoryError: the device cannot hold it.
     """
     dtype = getattr(torch, config.dtype)
-    return CausalLM(device, dtype, config.hf_config, config.model_len, stage)
+    architecture = (config.hf_config.get("architectures") or [""])[0]
+    model_class = Lfm2ForCausalLM if architecture == LFM2 else CausalLM
+    return model_class(device, dtype, config.hf_config, config.model_len, stage)

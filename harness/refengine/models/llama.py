@@ -7,7 +7,7 @@ host code: it queues work on the device, with the weights as the launch's argume
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -29,14 +29,22 @@ from harness.refengine.layers import (
 from harness.refengine.offloader import get_offloader
 from harness.refengine.stage import ONLY_STAGE, IntermediateTensors, Stage
 
+from .mlp import MLP, make_linear
 from .shape import ModelShape
+from .tower import PromptTower
 from .weight import NoMemory, PackedLinear, Weight, named, operands
 
 Ids = torch.Tensor | Pending[torch.Tensor]
 Context = AttentionContext | Pending[AttentionContext]
 
 
-class Attention(nn.Module):
+class Mixer(nn.Module):
+    """The part of a layer that looks at other tokens, with what it keeps of them in blocks."""
+
+    kv_cache: torch.Tensor = torch.empty(0)
+
+
+class Attention(Mixer):
     """Weights of one attention, and its part of the KV cache."""
 
     def __init__(self, device: Device, dtype: torch.dtype, shape: ModelShape) -> None:
@@ -52,7 +60,6 @@ class Attention(nn.Module):
         if self.has_qk_norm:
             self.q_norm = Weight(device, dtype, dim)
             self.k_norm = Weight(device, dtype, dim)
-        self.kv_cache: torch.Tensor = torch.empty(0)
 
     def weights(self) -> tuple[Operand, ...]:
         """Weights in the order `attention_block` takes them."""
@@ -60,16 +67,6 @@ class Attention(nn.Module):
         if not self.has_qk_norm:
             return projections
         return (*projections, self.q_norm.now, self.k_norm.now)
-
-
-class MLP(nn.Module):
-    """Weights of one gated MLP."""
-
-    def __init__(self, device: Device, dtype: torch.dtype, shape: ModelShape) -> None:
-        super().__init__()
-        hidden, inner = shape.hidden_size, shape.intermediate_size
-        self.gate_up_proj = make_linear(device, dtype, shape, 2 * inner, hidden, parts=2)
-        self.down_proj = make_linear(device, dtype, shape, hidden, inner)
 
 
 class DecoderLayer(nn.Module):
@@ -101,6 +98,11 @@ class DecoderLayer(nn.Module):
             site=self.mlp_site,
         )  # fmt: skip
 
+    @property
+    def mixer(self) -> Mixer:
+        """The attention."""
+        return self.self_attn
+
 
 class PPMissingLayer(nn.Module):
     """Stands where a module is that another stage holds, so that names stay those of the whole."""
@@ -108,6 +110,9 @@ class PPMissingLayer(nn.Module):
 
 class DecoderModel(nn.Module):
     """Embedding, layers and final norm, as far as the stage holds them."""
+
+    layer_class: Callable[..., nn.Module] = DecoderLayer
+    norm_name = "norm"
 
     def __init__(self, device: Device, dtype: torch.dtype, shape: ModelShape, stage: Stage) -> None:
         super().__init__()
@@ -122,36 +127,35 @@ class DecoderModel(nn.Module):
         missing = ([PPMissingLayer() for _ in range(num)] for num in (before, after))
         self.layers = nn.ModuleList([*next(missing), *own, *next(missing)])
         norm = (device, dtype, shape.hidden_size)
-        self.norm = cast("Weight", Weight(*norm) if stage.is_last else PPMissingLayer())
+        self.add_module(self.norm_name, Weight(*norm) if stage.is_last else PPMissingLayer())
 
-    def make_layer(self, idx: int, device: Device) -> DecoderLayer:
+    def make_layer(self, idx: int, device: Device) -> nn.Module:
         """Layer `idx` of the whole model, its parameters allocated on `device`."""
-        return DecoderLayer(device, self.dtype, self.shape, idx)
+        return self.layer_class(device, self.dtype, self.shape, idx)
 
     @property
     def own_layers(self) -> list[DecoderLayer]:
         """The layers of this stage, in order."""
         return [cast("DecoderLayer", self.layers[idx]) for idx in self.held]
 
+    def embed(self, input_ids: Ids) -> Pending[torch.Tensor]:
+        """Queue the embedding of tokens: `[tokens, hidden]`."""
+        table, site = self.embed_tokens.now, "model.embed_tokens"
+        return self.device.launch(embedding, input_ids, table, reads=(table,), site=site)
+
     def forward(
         self,
-        input_ids: Ids,
+        hidden: Pending[torch.Tensor],
         angles: Pending[torch.Tensor],
         ctx: Context,
-        intermediate_tensors: IntermediateTensors | None = None,
     ) -> Pending[torch.Tensor]:
         """Queue every layer; the result is the hidden state `[tokens, hidden]`, at last normed."""
-        launch = self.device.launch
-        if intermediate_tensors is None:
-            table, site = self.embed_tokens.now, "model.embed_tokens"
-            hidden = launch(embedding, input_ids, table, reads=(table,), site=site)
-        else:
-            hidden = intermediate_tensors["hidden_states"]
         for layer in self.own_layers:
             hidden = layer(angles, hidden, ctx)
         if not self.is_last:
             return hidden
-        norm = self.norm.now
+        norm = cast("Weight", self.get_submodule(self.norm_name)).now
+        launch = self.device.launch
         return launch(rms_norm, hidden, norm, self.eps, reads=(norm,), site="model.norm")
 
 
@@ -166,6 +170,8 @@ class CausalLM(nn.Module):
         stage: whose part of the model is made.
     """
 
+    model_class = DecoderModel
+
     def __init__(
         self,
         device: Device,
@@ -176,7 +182,11 @@ class CausalLM(nn.Module):
     ) -> None:
         super().__init__()
         self.device, self.shape = device, ModelShape.from_hf(hf_config)
-        self.model = DecoderModel(device, dtype, self.shape, stage)
+        self.prompt_tower: PromptTower | None = None
+        if stage.is_first and self.shape.num_tower_layers:
+            self.prompt_tower = PromptTower(device, dtype, self.shape)
+            get_offloader().wrap_tower(self.prompt_tower, "prompt_tower")
+        self.model = self.model_class(device, dtype, self.shape, stage)
         if stage.is_last and not self.shape.is_tied:
             self.lm_head = Weight(device, dtype, self.shape.vocab_size, self.shape.hidden_size)
         table = rotary_table(hf_config, self.shape.head_dim, max_model_len, dtype)
@@ -185,21 +195,29 @@ class CausalLM(nn.Module):
             if isinstance(module, Weight | PackedLinear):
                 module.full_name = name
 
+    def tower_sees(self, prompt_rows: Sequence[int]) -> bool:
+        """Whether a step with these rows of prompts runs the tower."""
+        return self.prompt_tower is not None and bool(prompt_rows)
+
     @property
     def held_shape(self) -> ModelShape:
         """The shape with as many layers as this stage holds."""
-        return replace(self.shape, num_layers=len(self.model.held))
+        held = self.model.held
+        kinds = self.shape.layer_kinds[held.start : held.stop]
+        return replace(self.shape, num_layers=len(held), layer_kinds=kinds)
 
     def whole_shapes(self) -> dict[str, torch.Size]:
         """Every parameter of the whole model as loaded, in its order, whichever stage holds it."""
-        shape = self.shape
+        shape, nowhere = self.shape, cast("Device", NoMemory())
+        tower = PromptTower(nowhere, self.model.dtype, shape).named_parameters()
         outer = torch.Size([shape.vocab_size, shape.hidden_size])
-        whole = {"model.embed_tokens.weight": outer}
+        whole = {f"prompt_tower.{name}": param.shape for name, param in tower}
+        whole["model.embed_tokens.weight"] = outer
         for idx in range(shape.num_layers):
-            layer = self.model.make_layer(idx, cast("Device", NoMemory()))
+            layer = self.model.make_layer(idx, nowhere)
             for name, param in layer.named_parameters():
                 whole[f"model.layers.{idx}.{name}"] = param.shape
-        whole["model.norm.weight"] = outer[1:]
+        whole[f"model.{self.model.norm_name}.weight"] = outer[1:]
         return whole if shape.is_tied else {**whole, "lm_head.weight": outer}
 
     @property
@@ -213,6 +231,7 @@ class CausalLM(nn.Module):
         positions: Ids,
         ctx: Context,
         intermediate_tensors: IntermediateTensors | None = None,
+        prompt_rows: Sequence[int] = (),
     ) -> Pending[torch.Tensor]:
         """Queue the stage over a flat batch.
 
@@ -221,11 +240,19 @@ class CausalLM(nn.Module):
             positions: int64 `[tokens]`.
             ctx: the step's attention context.
             intermediate_tensors: `hidden_states` to start from instead of the embedding.
+            prompt_rows: rows of the batch that are of a prompt, which a tower sees.
         """
         angles = self.device.launch(
             angles_at, self.rotary, positions, reads=(self.rotary,), site="model.rotary"
         )
-        hidden: Pending[torch.Tensor] = self.model(input_ids, angles, ctx, intermediate_tensors)
+        hidden: Pending[torch.Tensor]
+        if intermediate_tensors is None:
+            hidden = self.model.embed(input_ids)
+            if self.prompt_tower is not None and prompt_rows:
+                hidden = self.prompt_tower(hidden, prompt_rows)
+        else:
+            hidden = intermediate_tensors["hidden_states"]
+        hidden = self.model(hidden, angles, ctx)
         return hidden
 
     def compute_logits(
@@ -240,16 +267,7 @@ class CausalLM(nn.Module):
     def bind_kv_caches(self, kv_caches: list[torch.Tensor]) -> None:
         """Give each layer its part of the KV cache."""
         for layer, kv_cache in zip(self.model.own_layers, kv_caches, strict=True):
-            layer.self_attn.kv_cache = kv_cache
-
-
-def make_linear(
-    device: Device, dtype: torch.dtype, shape: ModelShape, out: int, inputs: int, *, parts: int = 1
-) -> Weight | PackedLinear:
-    """A linear weight of the decoder, of `parts` of the checkpoint's, packed where that is."""
-    if shape.is_packed:
-        return PackedLinear(device, dtype, out, inputs, parts=parts)
-    return Weight(device, dtype, out, inputs)
+            layer.mixer.kv_cache = kv_cache
 
 
 def project_rows(hidden: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,9 @@ from typing import Any
 
 from harness.refengine.config import UnsupportedSettingError
 
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM")
+LFM2, TOWER = "Lfm2ForCausalLM", "PromptTowerLlamaForCausalLM"
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM", LFM2, TOWER)
+ATTENTION, CONV = "full_attention", "conv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +31,20 @@ class ModelShape:
     has_qk_norm: bool
     is_tied: bool
     """The output projection is the embedding."""
+    layer_kinds: tuple[str, ...]
+    """`full_attention` or `conv`, of each layer."""
+    num_taps: int
+    """Tokens that a convolution reaches back, itself included."""
+    num_tower_layers: int = 0
+    """Of a tower beside the stack that sees prompts only."""
     is_packed: bool = False
     """Linear weights of the decoder are int8 codes."""
+
+    def cache_dims(self, idx: int, num_blocks: int, block_size: int) -> tuple[int, ...]:
+        """Shape of what layer `idx` keeps of tokens: keys and values, or a convolution's inputs."""
+        if self.layer_kinds[idx] == CONV:
+            return num_blocks, block_size, self.hidden_size
+        return 2, num_blocks, block_size, self.num_kv_heads, self.head_dim
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> ModelShape:
@@ -43,21 +57,25 @@ class ModelShape:
         if architecture not in ARCHITECTURES:
             known = ", ".join(ARCHITECTURES)
             raise UnsupportedSettingError(f"architecture={architecture!r} must be one of {known}")
+        if architecture == LFM2:
+            config = in_common_words(config)
         for name, value in (
             ("hidden_act", config.get("hidden_act", "silu") != "silu"),
             ("attention_bias", config.get("attention_bias")),
             ("mlp_bias", config.get("mlp_bias")),
             ("use_sliding_window", config.get("use_sliding_window")),
+            ("conv_bias", config.get("conv_bias")),
+            ("quantization_config", architecture == LFM2 and config.get("quantization_config")),
         ):
             if value:
                 raise UnsupportedSettingError(f"{name}={config[name]!r} is not implemented")
-        heads = int(config["num_attention_heads"])
+        heads, layers = int(config["num_attention_heads"]), config["num_hidden_layers"]
         return cls(
             architecture=architecture,
             vocab_size=config["vocab_size"],
             hidden_size=config["hidden_size"],
             intermediate_size=config["intermediate_size"],
-            num_layers=config["num_hidden_layers"],
+            num_layers=layers,
             num_heads=heads,
             num_kv_heads=config.get("num_key_value_heads") or heads,
             head_dim=config.get("head_dim") or config["hidden_size"] // heads,
@@ -65,6 +83,9 @@ class ModelShape:
             window=config.get("sliding_window") if architecture.startswith("Mistral") else None,
             has_qk_norm=architecture.startswith("Qwen3"),
             is_tied=bool(config.get("tie_word_embeddings", False)),
+            layer_kinds=tuple(config.get("layer_types") or [ATTENTION] * layers),
+            num_taps=config.get("conv_L_cache", 0),
+            num_tower_layers=config.get("num_tower_layers", 0) if architecture == TOWER else 0,
             is_packed=is_packed(config.get("quantization_config")),
         )
 
@@ -112,3 +133,38 @@ def is_packed(config: Mapping[str, Any] | None) -> bool:
                 f"quantization_config {name}={found!r} is not implemented, only {value!r}"
             )
     return True
+
+
+def in_common_words(config: Mapping[str, Any]) -> dict[str, Any]:
+    """LFM2's config with the names and defaults of the others; sizes it implies are worked out.
+
+    Raises:
+        UnsupportedSettingError: a layer is of no known kind, or a width is not the hidden size.
+    """
+    layers, hidden = config["num_hidden_layers"], config["hidden_size"]
+    attending = config.get("full_attn_idxs")
+    kinds = config.get("layer_types") or [
+        ATTENTION if attending is None or idx in attending else CONV for idx in range(layers)
+    ]
+    if len(kinds) != layers or not {*kinds} <= {ATTENTION, CONV}:
+        raise UnsupportedSettingError(
+            f"layer_types={kinds!r} must be {layers} of {ATTENTION}, {CONV}"
+        )
+    for name in ("block_dim", "conv_dim"):
+        if config.get(name, hidden) != hidden:
+            raise UnsupportedSettingError(f"{name}={config[name]!r} must be hidden_size={hidden}")
+    inner = config.get("block_ff_dim", config.get("intermediate_size"))
+    factor = config.get("block_ffn_dim_multiplier", 1.0)
+    if config.get("block_auto_adjust_ff_dim", True):
+        inner = int(2 * inner / 3)
+        if factor is not None:
+            multiple = config.get("block_multiple_of", 256)
+            inner = -(-int(factor * inner) // multiple) * multiple
+    return {
+        **config,
+        "layer_types": kinds,
+        "intermediate_size": inner,
+        "conv_L_cache": config.get("conv_L_cache", 3),
+        "rms_norm_eps": config.get("norm_eps", 1e-5),
+        "tie_word_embeddings": config.get("tie_embedding", config.get("tie_word_embeddings", True)),
+    }

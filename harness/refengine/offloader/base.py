@@ -60,9 +60,24 @@ class OffloadRequest(Protocol):
 class BaseOffloader(ABC):
     """Moves weights of a stack of modules off the device, and back for each computation."""
 
+    supports_tower_offload = False
+    """Modules outside the stack can be offloaded too; a ring is of one stack only."""
+
     @abstractmethod
-    def wrap_modules(self, modules_generator: Iterable[nn.Module]) -> list[nn.Module]:
-        """Offload what is to be offloaded of each module as it is made, and return them all."""
+    def wrap_modules(
+        self, modules_generator: Iterable[nn.Module], prefix: str = ""
+    ) -> list[nn.Module]:
+        """Offload what is to be offloaded of each module as it is made, and return them all.
+
+        Args:
+            modules_generator: the stack, one module after the other, or a module beside it.
+            prefix: of names, where they are to be matched by more than is relative to the module.
+        """
+
+    def wrap_tower(self, tower: nn.Module, name: str) -> None:
+        """Offload a module that is not of the stack, if this offloader does that."""
+        if self.supports_tower_offload:
+            self.wrap_modules([tower], prefix=name)
 
     def post_init(self) -> None:  # noqa: B027 - most offloaders have nothing to finish
         """Finish after the weights are loaded."""
@@ -113,8 +128,11 @@ class BaseOffloader(ABC):
 class NoopOffloader(BaseOffloader):
     """Offloads nothing."""
 
-    def wrap_modules(self, modules_generator: Iterable[nn.Module]) -> list[nn.Module]:
+    def wrap_modules(
+        self, modules_generator: Iterable[nn.Module], prefix: str = ""
+    ) -> list[nn.Module]:
         """Return the modules as they are."""
+        del prefix
         return list(modules_generator)
 
 

@@ -70,12 +70,15 @@ class PrefetchOffloader(BaseOffloader):
         self._is_wrapped = False
         self._restores: list[Callable[[], None]] = []
 
-    def wrap_modules(self, modules_generator: Iterable[nn.Module]) -> list[nn.Module]:
+    def wrap_modules(
+        self, modules_generator: Iterable[nn.Module], prefix: str = ""
+    ) -> list[nn.Module]:
         """Offload each chosen module as it is made, before the next one takes device memory.
 
         Raises:
             RuntimeError: Modules were wrapped before; slots belong to one stack.
         """
+        del prefix
         if self._is_wrapped:
             raise RuntimeError("wrap_modules was called before; one offloader wraps one stack")
         self._is_wrapped = True

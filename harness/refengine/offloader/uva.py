@@ -31,6 +31,8 @@ class UVAOffloader(BaseOffloader):
         cpu_offload_params: Selectors, whole dot-segments; empty takes every parameter.
     """
 
+    supports_tower_offload = True
+
     def __init__(
         self, cpu_offload_max_bytes: int, cpu_offload_params: frozenset[str] = frozenset()
     ) -> None:
@@ -45,19 +47,21 @@ class UVAOffloader(BaseOffloader):
             and (self.pin_memory or not self.device.uva_needs_pinned)
         )
         self.host_copies: dict[str, torch.Tensor] = {}
-        """`{module index}.{parameter name}` -> host copy."""
+        """`{module index}.{parameter name}` -> host copy; a tower's index is its name."""
         self.graph_weights: StaticBufferPool | None = None
         """What captured forwards copy weights into: one module's, filled again by the next."""
-        self._names: dict[int, list[str]] = {}
+        self._names: dict[str, list[str]] = {}
         """Module index -> names of its offloaded parameters."""
         self._params: list[nn.Parameter] = []
         self._restores: list[Callable[[], None]] = []
 
-    def wrap_modules(self, modules_generator: Iterable[nn.Module]) -> list[nn.Module]:
+    def wrap_modules(
+        self, modules_generator: Iterable[nn.Module], prefix: str = ""
+    ) -> list[nn.Module]:
         """Offload each module as it is made, before the next one takes device memory."""
         modules = []
         for module_index, module in enumerate(modules_generator):
-            self._offload_module(module_index, module)
+            self._offload_module(prefix or str(module_index), module, prefix)
             modules.append(module)
         return modules
 
@@ -68,6 +72,7 @@ class UVAOffloader(BaseOffloader):
         infos = [
             ParamInfo.from_tensor(key.partition(".")[2], copy)
             for key, copy in self.host_copies.items()
+            if key.partition(".")[0].isdigit()
         ]
         self.graph_weights = StaticBufferPool(infos, 1, self.device, kind="graph_weights")
 
@@ -85,7 +90,7 @@ class UVAOffloader(BaseOffloader):
             return
         del self.host_copies[key]
         index, _, name = key.partition(".")
-        self._names[int(index)].remove(name)
+        self._names[index].remove(name)
 
     def shutdown(self) -> None:
         """Drop hooks and host copies; offloaded parameters are left empty."""
@@ -100,12 +105,12 @@ class UVAOffloader(BaseOffloader):
         self.host_copies.clear()
         self.graph_weights = None
 
-    def _offload_module(self, module_index: int, module: nn.Module) -> None:
+    def _offload_module(self, module_index: str, module: nn.Module, prefix: str) -> None:
         names = self._names[module_index] = []
         for name, param in module.named_parameters():
             if self.cpu_offload_bytes >= self.cpu_offload_max_bytes:
                 break
-            if is_selected(name, self.cpu_offload_params):
+            if is_selected(f"{prefix}.{name}", self.cpu_offload_params):
                 self.host_copies[f"{module_index}.{name}"] = self._offload_param(param)
                 names.append(name)
         if names and not self.uva_offloading:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from . import v1, v2
 
 DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES = (
+    "Lfm2ForCausalLM",
+    "PromptTowerLlamaForCausalLM",
     "LlamaForCausalLM",
     "MistralForCausalLM",
     "Qwen3ForCausalLM",

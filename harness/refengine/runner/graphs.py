@@ -18,7 +18,7 @@ from harness.refengine.device import Device, Graph, Pending
 from harness.refengine.kv_cache import NULL_BLOCK
 from harness.refengine.layers import AttentionContext, build_context
 from harness.refengine.models import CausalLM
-from harness.refengine.models.llama import Attention
+from harness.refengine.models.llama import Mixer
 from harness.refengine.offloader import BaseOffloader
 
 
@@ -157,7 +157,7 @@ class DecodeGraphs:
 
     def _addresses_now(self) -> tuple[int, ...]:
         """Where the weights and the KV cache are, which graphs refer to by address."""
-        caches = (m.kv_cache for m in self.model.modules() if isinstance(m, Attention))
+        caches = (m.kv_cache for m in self.model.modules() if isinstance(m, Mixer))
         tensors = (*self.model.parameters(), *self.model.buffers(), *caches)
         return tuple(tensor.data_ptr() for tensor in tensors)
 

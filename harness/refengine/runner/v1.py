@@ -49,6 +49,8 @@ class HostBatch:
     block_ids: list[tuple[int, ...]] = field(default_factory=list)
     num_tokens: list[int] = field(default_factory=list)
     seq_lens: list[int] = field(default_factory=list)
+    prompt_rows: list[int] = field(default_factory=list)
+    """Rows of the flat batch that are of a prompt."""
     sample_rows: list[int] = field(default_factory=list)
     """Rows of the flat batch whose logits are sampled."""
     sample_ids: list[str] = field(default_factory=list)
@@ -127,7 +129,8 @@ class GPUModelRunner:
     ) -> Pending[torch.Tensor]:
         """Queue the model, by a graph if every request computes one token."""
         block_table = pad(batch.block_ids, self._padded_blocks(batch))
-        if self.graphs is not None and max(batch.num_tokens) == 1:
+        is_decode = max(batch.num_tokens) == 1 and not self.model.tower_sees(batch.prompt_rows)
+        if self.graphs is not None and is_decode:
             ids, places, blocks = map(torch.tensor, (batch.input_ids, batch.positions, block_table))
             inputs = DecodeInputs(input_ids=ids, positions=places, block_table=blocks)
             return self.graphs.run(len(batch.num_tokens), inputs)
@@ -142,7 +145,9 @@ class GPUModelRunner:
             dtype=self.kv_caches[0].dtype,
         )
         ids = self._on_device(batch.input_ids)
-        hidden: Pending[torch.Tensor] = self.model(ids, positions, ctx, intermediate_tensors)
+        hidden: Pending[torch.Tensor] = self.model(
+            ids, positions, ctx, intermediate_tensors, batch.prompt_rows
+        )
         return hidden
 
     def reload_weights(self, weights_path: str) -> None:
@@ -190,6 +195,8 @@ class GPUModelRunner:
             request, end = self.requests[row.request_id], row.start + row.num_tokens
             batch.input_ids += request.token_ids[row.start : end]
             batch.positions += range(row.start, end)
+            first = len(batch.input_ids) - row.num_tokens - row.start
+            batch.prompt_rows += range(first + row.start, first + min(end, request.num_prompt))
             batch.block_ids.append(request.block_ids)
             batch.num_tokens.append(row.num_tokens)
             batch.seq_lens.append(end)

@@ -130,15 +130,17 @@ class GPUModelRunner:
             state.gather, slots, num_tokens,
             reads=state.all, writes=(state.num_computed,), site="prepare_inputs",
         )  # fmt: skip
+        prompt_rows = self._prompt_rows(step.rows)
+        is_decode = max(num_tokens) == 1 and not self.model.tower_sees(prompt_rows)
         hidden: Pending[torch.Tensor]
-        if self.graphs is not None and max(num_tokens) == 1 and intermediate_tensors is None:
+        if self.graphs is not None and is_decode:
             hidden = self.graphs.run(len(slots), batch)
             self.execute_state = ExecuteState(hidden=hidden, rows=step.rows)
             return None
         ctx = launch(self._build_context, batch, num_tokens, seq_lens, site="attention_context")
         input_ids = launch(attrgetter("input_ids"), batch, site="input_ids")
         positions = launch(attrgetter("positions"), batch, site="positions")
-        hidden = self.model(input_ids, positions, ctx, intermediate_tensors)
+        hidden = self.model(input_ids, positions, ctx, intermediate_tensors, prompt_rows)
         if not self.stage.is_last:
             return hidden
         self.execute_state = ExecuteState(hidden=hidden, rows=step.rows)
@@ -224,6 +226,16 @@ class GPUModelRunner:
                 self.state.fill_slot, slot.idx, prompt, blocks,
                 writes=self.state.all, site="fill_slot",
             )  # fmt: skip
+
+    def _prompt_rows(self, rows: Sequence[ScheduledRequest]) -> list[int]:
+        """Rows of the flat batch that are of a prompt."""
+        found: list[int] = []
+        first = 0
+        for row in rows:
+            left = self.slots[row.request_id].num_prompt - row.start
+            found += range(first, first + max(0, min(row.num_tokens, left)))
+            first += row.num_tokens
+        return found
 
     def _build_context(
         self, batch: Gathered, num_tokens: tuple[int, ...], seq_lens: tuple[int, ...]

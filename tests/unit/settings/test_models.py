@@ -22,7 +22,7 @@ from harness.settings.workloads import load_workload
 TINY = PACKAGE / "checkpoints" / "tiny-llama"
 SEEDED = (
     *("seeded-llama-16", "seeded-llama-tied", "seeded-mistral", "seeded-qwen3"),
-    *("seeded-llama-int8",),
+    *("seeded-llama-int8", "seeded-lfm2", "seeded-llama-tower"),
 )
 HUB_IDS = {
     "hmellor/tiny-random-LlamaForCausalLM": "tiny-llama",
@@ -85,6 +85,7 @@ def test_the_list_covers_what_the_matrix_needs():
         "LlamaForCausalLM",
         "MistralForCausalLM",
         "Qwen3ForCausalLM",
+        "Lfm2ForCausalLM",
     }
     assert {e.dtype for e in entries.values()} == {"float32"}
 
