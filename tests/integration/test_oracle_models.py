@@ -247,9 +247,11 @@ def test_greedy_tokens_equal_transformers(name, dtype, engine_env, record_proper
             if mode == "none" and runner == "v1":
                 first = answers
     assert [key for key, ids in tokens.items() if ids != tokens["v1", "none"]] == []
-    assert 0 == held["none"] < held["uva-partial"] < held["uva"] == held["prefetch-g1n1s3"]
+    assert 0 == held["none"] < held["uva-partial"] < held["uva"]
 
     model = load_transformers(workload.model)
+    tower = sum(p.nbytes for n, p in model.named_parameters() if n.startswith("prompt_tower."))
+    assert held["uva"] == held["prefetch-g1n1s3"] + tower  # which no ring takes
     differences = find_differences(first, transformers_answers(model, workload))
     if dtype == "float32":
         assert differences == []
