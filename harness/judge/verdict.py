@@ -9,7 +9,7 @@ from textwrap import shorten
 
 from harness.core import EXIT_ORDER, CaseResult, ExitCode, Finding, Outcome, Verdict
 
-from .proven import all_saved, weights_words
+from .proven import all_saved, is_absent, weights_words
 from .runners import missing_runner
 
 _CODES = {
@@ -51,9 +51,7 @@ def conclude(results: Sequence[CaseResult], *, controls: bool = True) -> Outcome
     if counted and (lacking := missing_runner(results)):
         sentence = f"{lacking} Otherwise: {sentence}"
         code = ExitCode.ERROR if code in (ExitCode.PASS, ExitCode.VACUOUS) else code
-    refused = (
-        Verdict.UNSUPPORTED
-    )  # such a control guards nothing, and nothing that ran relied on it
+    refused = Verdict.UNSUPPORTED  # such a control guards nothing, and nothing relied on it
     bad = [r for r in results if not r.behaved and r.verdict is not refused]
     places = _releases(results)
     warning = _distrust(bad, names_place=bool(places)) if bad else ""
@@ -202,8 +200,9 @@ def _what_is_wrong(counted: Sequence[CaseResult], verdict: Verdict) -> str:
     else:
         head = f"All {len(wrong)} cells {verb}" if len(wrong) > 1 else f"The one cell {verb}"
     (cause, members), *others = _causes(wrong)
-    if verdict is Verdict.VACUOUS:
-        body = f"{cause}{_although(members)}"
+    if verdict is Verdict.VACUOUS or is_absent(members[0]):
+        num = f"{len(members)} of them: " if others and verdict is not Verdict.VACUOUS else ""
+        body = f"{num}{cause}{_although(members)}"
     else:
         body = ("first " if len(members) > 1 else "") + _told(members[0])
     if others:
