@@ -411,6 +411,21 @@ def absent(offload, side="target"):
     return judged(case, **{side: failed_run(case, RunStatus.ABSENT, error=ABSENT)})
 
 
+def test_controls_without_their_engine_do_not_repeat_the_reason():
+    case = build_null_case()
+    guard = judged(case, target=failed_run(case, RunStatus.ABSENT, error=ABSENT))
+
+    sentence = conclude([guard, guard, control(), absent(UVA)]).sentence
+
+    assert sentence == (
+        f"The one cell ended in ERROR: {ABSENT}. 2 controls did not run for the same reason."
+    )
+    assert (
+        f"gave ERROR: the target could not run: {ABSENT}"
+        in conclude([guard, control(), *passing()]).sentence
+    )
+
+
 def test_cells_without_their_engine_have_one_reason_and_are_counted():
     outcome = conclude([*passing(), absent(UVA), absent(PREFETCH, "baseline")])
     assert outcome.exit_code == ExitCode.ERROR
