@@ -11,7 +11,7 @@ from typing import TypeVar
 from harness.core import Case, Plan, PlannedCase, Setting, UsageError, Waive, Workload
 from harness.core.case import JUDGE_NAMES
 from harness.launch import engine_supports
-from harness.plan import build_plan, release_pairs, sort_out
+from harness.plan import build_plan, release_pairs, sort_out, with_unique_ids
 from harness.settings import KnownBad, Matrix, load_model, load_workload, parse_selection
 
 T = TypeVar("T")
@@ -45,8 +45,9 @@ def plan_matrix(
             waive to no cell at all.
     """
     settings = [plant(setting, faults) for setting in matrix.settings]
-    bad = {b.setting.compute_hash(): _judges_of(b) for b in matrix.known_bad if controls}
-    settings += [b.setting for b in matrix.known_bad if controls]
+    known_bad = matrix.known_bad if controls else ()
+    settings += [each.setting for each in known_bad]
+    bad = _must_fail(known_bad)
     plans, num_seen = [], 0
     waives = [(waive, parse_selection(waive.cell)) for waive in matrix.waives]
     unused = set() if faults else {waive.cell for waive in matrix.waives}
@@ -74,7 +75,7 @@ def plan_matrix(
         raise UsageError(f"waive cell={text!r} is no cell's first: correct it, or remove it")
     planned = [_with_waive(_as_control(case, bad), waives) for plan in plans for case in plan.cases]
     return Plan(
-        cases=tuple(_without_idle_nulls(planned) if bad else planned),
+        cases=tuple(_join_controls(_without_idle_nulls(planned)) if bad else planned),
         unsupported=tuple(skipped for plan in plans for skipped in plan.unsupported),
     )
 
@@ -89,6 +90,15 @@ def _waive_of(case: Case, waives: Sequence[tuple[Waive, Selector]]) -> Waive | N
 def _with_waive(planned: PlannedCase, waives: Sequence[tuple[Waive, Selector]]) -> PlannedCase:
     waive = _waive_of(planned.case, waives)
     return planned if waive is None else replace(planned, case=replace(planned.case, waive=waive))
+
+
+def _must_fail(known_bad: Iterable[KnownBad]) -> dict[str, tuple[str, ...]]:
+    """Hash of a known-bad cell's setting -> judges that must say FAIL of it."""
+    found: dict[str, tuple[str, ...]] = {}
+    for each in known_bad:
+        key = each.setting.compute_hash()
+        found[key] = _union(found.get(key, ()), _judges_of(each))
+    return found
 
 
 def _judges_of(bad: KnownBad) -> tuple[str, ...]:
@@ -130,6 +140,25 @@ def _as_control(planned: PlannedCase, bad: Mapping[str, tuple[str, ...]]) -> Pla
     return replace(
         planned, case=replace(case, role="control", case_id=case_id, must_fail=must_fail)
     )
+
+
+def _join_controls(planned: Iterable[PlannedCase]) -> list[PlannedCase]:
+    """Controls that compare the same become one, which all the judges of each must object to.
+
+    A known-bad cell may be just what the harness plants by itself.
+    """
+    joined: dict[tuple[str, str, str], PlannedCase] = {}
+    for each in planned:
+        runs = (each.case.role, each.baseline_key.key, each.target_key.key)
+        first = joined.setdefault(runs, each)
+        if first is not each:
+            must_fail = _union(first.case.must_fail, each.case.must_fail)
+            joined[runs] = replace(first, case=replace(first.case, must_fail=must_fail))
+    return with_unique_ids(joined.values())
+
+
+def _union(left: Sequence[str], right: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*left, *right)))
 
 
 def _without_idle_nulls(planned: Sequence[PlannedCase]) -> list[PlannedCase]:
@@ -192,14 +221,25 @@ def _plan_cells(
     settings = [*sides, *(c.target for c in cells if c.role == "case"), *beside]
     supports = engine_supports(settings[0].engine)
     plan = build_plan(settings, [workload], controls=controls, supports=supports)
-    wanted = {cell.case_id for cell in cells}
+    wanted = {_sides(cell): cell for cell in cells}
     return replace(
         plan,
         cases=tuple(
-            p for p in plan.cases if p.case.role in ("null", "control") or p.case.case_id in wanted
+            p if p.case.role in ("null", "control") else replace(p, case=wanted[_sides(p.case)])
+            for p in plan.cases
+            if p.case.role in ("null", "control") or _sides(p.case) in wanted
         ),
-        unsupported=tuple(s for s in plan.unsupported if s.case.case_id in wanted),
+        unsupported=tuple(
+            replace(s, case=wanted[_sides(s.case)])
+            for s in plan.unsupported
+            if _sides(s.case) in wanted
+        ),
     )
+
+
+def _sides(case: Case) -> tuple[str, str, str]:
+    """What a cell compares, whichever others it is planned with: its id may depend on them."""
+    return (case.role, case.baseline.compute_hash(), case.target.compute_hash())
 
 
 def plant(setting: Setting, faults: Sequence[str]) -> Setting:
@@ -235,3 +275,11 @@ def _check_planted(faults: Sequence[str], selected: Sequence[Setting]) -> None:
 def target_cases(plan: Plan) -> Iterator[Case]:
     """The plan's cells, without null cases and controls."""
     yield from (p.case for p in plan.cases if p.case.role not in ("null", "control"))
+
+
+def known_bad_cases(plan: Plan, matrix: Matrix) -> Iterator[Case]:
+    """The plan's known-bad cells: the controls that the matrix itself asks for."""
+    asked = {each.setting.compute_hash() for each in matrix.known_bad}
+    for planned in plan.cases:
+        if planned.case.role == "control" and planned.case.target.compute_hash() in asked:
+            yield planned.case

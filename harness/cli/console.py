@@ -72,6 +72,10 @@ ShardOption = Annotated[
 ]
 
 
+REPORTS = "reports"
+"""Folder that a session is left in, and looked for in, where none is named."""
+
+
 def count(num: int, noun: str) -> str:
     """`1 cell`, `2 cells`."""
     return f"{num:,} {noun}{'' if num == 1 else 's'}"
@@ -116,6 +120,18 @@ def rerun(case: Case, matrix: Path | None, *, names_engine: bool = False) -> str
     if not role:
         words += ["--cell", bare]
     return shlex.join(words)
+
+
+def show_command(case: Case, session: Path) -> str:
+    """The command that shows a recorded cell, wherever its session lies.
+
+    Args:
+        case: the cell.
+        session: its session's folder, as the user reaches it from here.
+    """
+    words = ["harness", "show", case.anchor]
+    is_usual = session.parent.absolute() == Path(REPORTS).absolute()
+    return shlex.join(words if is_usual else [*words, "--run", str(session)])
 
 
 def select_cells(expression: str, cells: Sequence[str]) -> Selector | None:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from harness.cells import plan_matrix, target_cases
+from harness.cells import known_bad_cases, plan_matrix, target_cases
 from harness.core import Case, Plan, UsageError
 from harness.interpreters import open_matrix
 from harness.settings import list_models
@@ -58,8 +58,9 @@ def list_cells(
         return _print_models(json_=json_)
     if buildkite and github_matrix:
         raise UsageError("--buildkite and --github-matrix exclude each other; give one")
+    chosen = open_matrix(matrix, engine=engine, pythons=python or ())
     plan = plan_matrix(
-        open_matrix(matrix, engine=engine, pythons=python or ()),
+        chosen,
         models=model or (),
         faults=fault or (),
         select=select_cells(select, cell or ()),
@@ -70,14 +71,26 @@ def list_cells(
         command = partial(rerun, matrix=matrix, names_engine=bool(engines))
         _print_jobs(plan, command, forwarded, shards, timeout, setup, buildkite=buildkite)
         return 0
+    _print_cells(plan, list(known_bad_cases(plan, chosen)), json_=json_)
+    return 0
+
+
+def _print_cells(plan: Plan, bad: list[Case], *, json_: bool) -> None:
+    """The cells, and behind them the known-bad ones, marked as such."""
     cases = list(target_cases(plan))
     if json_:
-        print_json([{"cell": c.anchor, "role": c.role, "axes": dict(c.axes)} for c in cases])
-        return 0
+        rows = [{"cell": c.anchor, "role": c.role, "axes": dict(c.axes)} for c in (*cases, *bad)]
+        for row, case in zip(rows[len(cases) :], bad, strict=True):
+            row["known_bad"] = list(case.must_fail)
+        print_json(rows)
+        return
     for case in cases:
         out.print(case.anchor, markup=False)
-    out.print(f"{count(len(cases), 'cell')}, {count(len(plan.runs), 'run')}", style="dim")
-    return 0
+    for case in bad:
+        judges = ", ".join(case.must_fail)
+        out.print(f"{case.anchor}  (known bad: must FAIL by {judges})", markup=False)
+    also = f" and {count(len(bad), 'known-bad cell')}" if bad else ""
+    out.print(f"{count(len(cases), 'cell')}{also}, {count(len(plan.runs), 'run')}", style="dim")
 
 
 def _print_faults(*, json_: bool) -> int:

@@ -31,6 +31,7 @@ from .console import (
     print_json,
     rerun,
     select_cells,
+    show_command,
 )
 from .live import Watch
 from .pages import check_writable, write_pages
@@ -177,7 +178,7 @@ def finish(
     red = [r for r in results if r.counts and r.verdict is not Verdict.PASS]
     bad = min(red, key=lambda result: result.is_waived, default=None)
     if bad is not None:
-        out.print(f"look    harness show '{bad.case.anchor}'", markup=False)
+        out.print(f"look    {show_command(bad.case, folder)}", markup=False)
 
 
 def brief(result: CaseResult) -> dict[str, Json]:

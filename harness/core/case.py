@@ -86,7 +86,7 @@ class Case:
     """One comparison of a target with its baseline."""
 
     case_id: str
-    """`model/workload/baseline..target`."""
+    """`model/workload/baseline..target`; `~HASH` follows where two would have the same."""
     baseline: Setting
     target: Setting
     workload: Workload
@@ -113,11 +113,13 @@ class Case:
     def anchor(self) -> str:
         """Short readable id within a session: the target's setting id, prefixed where needed.
 
-        A lifecycle's name stands before it.
+        A lifecycle's name stands before it, and the hash that tells its case id from another's
+        behind it.
         """
         prefix = "" if self.role == "case" else f"{self.role}-"
         of = f"{self.workload.name}/" if self.workload.is_lifecycle else ""
-        return f"{self.workload.model.name}/{of}{prefix}{self.target.setting_id}"
+        apart = "".join(self.case_id.rpartition("..")[2].partition("~")[1:])
+        return f"{self.workload.model.name}/{of}{prefix}{self.target.setting_id}{apart}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,8 @@ class RunStatus(Enum):
     """The engine refused the setting with a clear message."""
     OOM = "oom"
     """The device's memory did not suffice."""
+    ABSENT = "absent"
+    """The interpreter cannot be started, or lacks the engine: so will every other launch in it."""
     CRASH = "crash"
     HANG = "hang"
     """The deadline passed; the process group was ended."""

@@ -124,8 +124,9 @@ class FakeEngine:
 def act(**action: Any) -> str | None:
     """Do one scripted thing: a word or `{word: value}`.
 
-    `print` text, `crash` text, `refuse` text, `oom` text, `exit` code, `signal` number, `hang`
-    (until ended), `hang_hard` (also against SIGTERM), `garbage`, `orphan` (leave a process behind).
+    `print` text, `crash` text, `refuse` text, `oom` text, `lacks` text (a package), `exit` code,
+    `signal` number, `hang` (until ended), `hang_hard` (also against SIGTERM), `garbage`, `orphan`
+    (leave a process behind).
 
     Raises:
         ValueError: the word is unknown.
@@ -147,7 +148,12 @@ def act(**action: Any) -> str | None:
     if word in ("exit", "signal"):
         sys.stdout.flush()
         os._exit(value) if word == "exit" else os.kill(os.getpid(), value)
-    errors = {"crash": RuntimeError, "refuse": EngineRefused, "oom": EngineOutOfMemory}
+    errors = {
+        "crash": RuntimeError,
+        "refuse": EngineRefused,
+        "oom": EngineOutOfMemory,
+        "lacks": ModuleNotFoundError,
+    }
     raise errors.get(word, ValueError)(value or f"scripted {word}")
 
 

@@ -74,11 +74,12 @@ def same_value(asked: Json, effective: Json) -> bool | None:
 
     `auto` and None leave the choice to the engine. Numbers are equal by value, lists as sets, a
     mapping when every key asked for is; `torch.float16`, `float16` and `half` are one, and so are
-    two spellings of a path. None: a structure was asked for and only its text is known.
+    two spellings of a path. None: a structure was asked for and only its text is known, or the
+    other way round, or a word stands for a number.
     """
     if asked is None or asked == "auto":
         return True
-    if isinstance(asked, Mapping | list | tuple) and isinstance(effective, str):
+    if _is_other_kind(asked, effective):
         return None
     if isinstance(asked, Mapping) and isinstance(effective, Mapping):
         words = [same_value(v, effective[k]) if k in effective else None for k, v in asked.items()]
@@ -86,6 +87,15 @@ def same_value(asked: Json, effective: Json) -> bool | None:
     if isinstance(asked, list | tuple) and isinstance(effective, list | tuple):
         return _as_set(asked) == _as_set(effective)
     return bool(_plain(asked) == _plain(effective))
+
+
+def _is_other_kind(asked: Json, effective: Json) -> bool:
+    """Whether the two are told in ways that cannot be compared."""
+    if isinstance(asked, Mapping | list | tuple) and isinstance(effective, str):
+        return True
+    if isinstance(effective, Mapping) and not isinstance(asked, Mapping):
+        return True
+    return {type(_plain(asked)), type(_plain(effective))} == {str, float}
 
 
 def _as_set(values: list[Json] | tuple[Json, ...]) -> set[str]:

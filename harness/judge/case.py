@@ -34,7 +34,7 @@ def judge_case(case: Case, baseline: Run, target: Run) -> tuple[Finding, ...]:
         UsageError: `case.judges` names an unknown judge.
     """
     sides = (("baseline", baseline), ("target", target))
-    for check in (_ended_badly, _refused, _unread):
+    for check in (_absent, _ended_badly, _refused, _unread):
         for side, run in sides:
             if (word := check(side, run)) is not None:
                 return (word,)
@@ -50,6 +50,15 @@ def _ask(name: str, case: Case, baseline: Run, target: Run) -> Finding | None:
     if case.workload.is_lifecycle:
         return judge_lifecycle(name, judge, case, baseline, target)
     return judge(case, baseline, target)
+
+
+def _absent(side: str, run: Run) -> Finding | None:
+    """All cells of one interpreter have one cause, whichever side could not run."""
+    if run.status is not RunStatus.ABSENT:
+        return None
+    reason = run.error or "its interpreter or its engine is not there"
+    summary = f"the {side} could not run: {reason}"
+    return _word("run", Verdict.ERROR, summary, side, run, cause=reason)
 
 
 def _ended_badly(side: str, run: Run) -> Finding | None:

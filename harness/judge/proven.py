@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.core import CaseResult
+from harness.core import CaseResult, RunStatus
 
 
 def weights_words(passed: Sequence[CaseResult]) -> str:
@@ -21,3 +21,9 @@ def all_saved(passed: Sequence[CaseResult]) -> bool:
     """Whether each cell whose memory was judged holds fewer device bytes than its baseline."""
     found = [f for r in passed for f in r.findings if f.judge == "memory"]
     return all(int(f.evidence.get("saved_bytes", 0)) > 0 for f in found)
+
+
+def is_absent(result: CaseResult) -> bool:
+    """Whether its engine or interpreter is not there: one reason for all its cells."""
+    lead = result.lead
+    return lead is not None and lead.evidence.get("status") == RunStatus.ABSENT.value

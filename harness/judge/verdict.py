@@ -9,7 +9,7 @@ from textwrap import shorten
 
 from harness.core import EXIT_ORDER, CaseResult, ExitCode, Finding, Outcome, Verdict
 
-from .proven import all_saved, weights_words
+from .proven import all_saved, is_absent, weights_words
 from .runners import missing_runner
 
 _CODES = {
@@ -51,12 +51,10 @@ def conclude(results: Sequence[CaseResult], *, controls: bool = True) -> Outcome
     if counted and (lacking := missing_runner(results)):
         sentence = f"{lacking} Otherwise: {sentence}"
         code = ExitCode.ERROR if code in (ExitCode.PASS, ExitCode.VACUOUS) else code
-    refused = (
-        Verdict.UNSUPPORTED
-    )  # such a control guards nothing, and nothing that ran relied on it
+    refused = Verdict.UNSUPPORTED  # such a control guards nothing, and nothing relied on it
     bad = [r for r in results if not r.behaved and r.verdict is not refused]
     places = _releases(results)
-    warning = _distrust(bad, names_place=bool(places)) if bad else ""
+    warning = _distrust(bad, sentence, names_place=bool(places)) if bad else ""
     if controls and code is ExitCode.PASS:
         warning = " ".join(filter(None, (_missing_controls(results), warning)))
     if warning:
@@ -202,8 +200,9 @@ def _what_is_wrong(counted: Sequence[CaseResult], verdict: Verdict) -> str:
     else:
         head = f"All {len(wrong)} cells {verb}" if len(wrong) > 1 else f"The one cell {verb}"
     (cause, members), *others = _causes(wrong)
-    if verdict is Verdict.VACUOUS:
-        body = f"{cause}{_although(members)}"
+    if verdict is Verdict.VACUOUS or is_absent(members[0]):
+        num = f"{len(members)} of them: " if others and verdict is not Verdict.VACUOUS else ""
+        body = f"{num}{cause}{_although(members)}"
     else:
         body = ("first " if len(members) > 1 else "") + _told(members[0])
     if others:
@@ -258,10 +257,12 @@ def _control_status(result: CaseResult) -> str:
     return f"{result.verdict.value}: {lead.summary if lead else 'no judge had a word'}"
 
 
-def _distrust(bad: Sequence[CaseResult], *, names_place: bool) -> str:
-    """Why this session proves less than it seems to; of several releases, which of them."""
-    texts = []
-    for result in bad:
+def _distrust(bad: Sequence[CaseResult], sentence: str, *, names_place: bool) -> str:
+    """Why this session proves less than `sentence` says; of several releases, which of them."""
+    same = [r for r in bad if is_absent(r) and _cause(r.lead) in sentence]
+    num = "1 control" if len(same) == 1 else f"{len(same)} controls"
+    texts = [f"{num} did not run for the same reason"] if same else []
+    for result in [r for r in bad if r not in same]:
         of = f" of {result.case.target.place}" if names_place else ""
         status = shorten(_control_status(result).rstrip("."), MAX_STATUS, placeholder=" ...")
         what = f"{result.case.anchor} gave {status}"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
-from harness.core import RecordError, Run, RunStatus
+from harness.core import RecordError, Run, RunStatus, Setting
 from harness.core.redact import redact_text
 from harness.core.runfiles import RUN_FILE, read_run
 
@@ -21,6 +21,7 @@ TAIL_BYTES = 64 * 1024
 
 _IMPORT_ERROR = re.compile(r"(?:ModuleNotFound|Import)Error(?: in [a-z ]+)?: (?P<text>.+)")
 _MISSING = re.compile(r"No module named '([^']+)'")
+_ELSEWHERE = "or name another interpreter with --python"
 
 
 class Ending(Enum):
@@ -59,37 +60,47 @@ def conclude_run(
     run, problem = _read_own(folder, request)
     if run is not None and returncode == 0:
         run = name_root_cause(run, folder / LOG_FILE)
-        failed = replace(run, error=_name_missing(request, run.error), log_tail=tail)
+        status, text = _name_missing(request, run.status, run.error or "")
+        failed = replace(run, status=status, error=text, log_tail=tail)
         return run if run.status is RunStatus.OK else failed
     if run is not None:
         text = f"{describe_exit(returncode)} after it had written its run"
         return replace(run, status=RunStatus.CRASH, error=text, log_tail=tail)
     if returncode == 0 and problem is not None:
         return _ended(request, RunStatus.CRASH, problem, tail, elapsed_s)
-    text = describe_exit(returncode)
+    status, text = RunStatus.CRASH, describe_exit(returncode)
     if last := _telling_line(tail):
-        text = _name_missing(request, last, f"{text}: {last}")
-    return _ended(request, RunStatus.CRASH, text, tail, elapsed_s)
+        status, text = _name_missing(request, status, last, f"{text}: {last}")
+    return _ended(request, status, text, tail, elapsed_s)
 
 
-def conclude_not_started(folder: Path, request: LaunchRequest, error: str, elapsed_s: float) -> Run:
-    """The run of an interpreter that cannot be started: its one line is all there is to say.
+def conclude_absent(folder: Path, request: LaunchRequest, error: str, elapsed_s: float) -> Run:
+    """The run of an engine or interpreter that is not there: its one line is all there is to say.
 
     Args:
         folder: the run folder; its log gets the line.
         request: what the child would have been asked.
-        error: from `describe_python`.
+        error: from `describe_python` or `describe_absent`.
         elapsed_s: wall seconds of the launch.
     """
-    release = f" of release {request.setting.release!r}" if request.setting.release else ""
-    text = f"engine {request.setting.engine!r}{release}: {error}"
     with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
-        log.write(f"harness: {text}\n")
-    return _ended(request, RunStatus.CRASH, text, log_tail(folder / LOG_FILE), elapsed_s)
+        log.write(f"harness: {error}\n")
+    return _ended(request, RunStatus.ABSENT, error, log_tail(folder / LOG_FILE), elapsed_s)
 
 
-def describe_python(python: str, error: OSError) -> str:
+def describe_absent(setting: Setting, package: str) -> str:
+    """Words for an engine whose interpreter lacks one of its packages."""
+    python = setting.python or sys.executable
+    return (
+        f"engine {setting.engine!r} is not installed in {python}: No module named {package!r}; "
+        f"install it there, {_ELSEWHERE}"
+    )
+
+
+def describe_python(setting: Setting, error: OSError) -> str:
     """Why an interpreter cannot be started: what was asked, what was found, what to do."""
+    python = setting.python or sys.executable
+    release = f" of release {setting.release!r}" if setting.release else ""
     if Path(python).exists():
         found = (error.strerror or str(error)).lower()
     else:
@@ -98,7 +109,7 @@ def describe_python(python: str, error: OSError) -> str:
         if above != Path(python).parent:
             found += f", nor a folder {above / Path(python).relative_to(above).parts[0]}"
     return (
-        f"python={python!r} cannot be started: {found}; "
+        f"engine {setting.engine!r}{release}: python={python!r} cannot be started: {found}; "
         "name an interpreter that can, with --python or in the matrix"
     )
 
@@ -148,23 +159,26 @@ def _telling_line(tail: tuple[str, ...]) -> str | None:
     return tail[-1].strip() if tail else None
 
 
-def _name_missing(request: LaunchRequest, error: str | None, usual: str | None = None) -> str:
-    """Name interpreter and package where an engine could not be imported; else the usual text."""
-    found = _IMPORT_ERROR.match(error or "")
+def _name_missing(
+    request: LaunchRequest, status: RunStatus, error: str, usual: str = ""
+) -> tuple[RunStatus, str]:
+    """Name interpreter and package where an engine could not be imported; else the usual text.
+
+    ABSENT where it is a whole package that no launch can do without.
+    """
+    found = _IMPORT_ERROR.match(error)
     if found is None or "'harness" in found["text"]:
-        return usual or error or ""
+        return status, usual or error
     engine, python = request.setting.engine, request.setting.python or sys.executable
     package = _MISSING.search(found["text"])
     if package is None:
         what, to_do = "cannot be imported in", "repair it there"
     elif package[1].split(".")[0] in (engine.split("-")[0], "torch", "transformers"):
         what, to_do = "is not installed in", "install it there"
+        status = status if "." in package[1] else RunStatus.ABSENT
     else:
         what, to_do = "lacks a package in", f"install {package[1].split('.')[0]} there"
-    return (
-        f"engine {engine!r} {what} {python}: {found['text']}; {to_do}, "
-        "or name another interpreter with --python"
-    )
+    return status, f"engine {engine!r} {what} {python}: {found['text']}; {to_do}, {_ELSEWHERE}"
 
 
 def _ended(

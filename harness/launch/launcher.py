@@ -18,7 +18,8 @@ from harness.core import LaunchError, Run, RunKey, RunStatus, Setting
 from harness.core.engine_names import VLLM
 from harness.core.runfiles import OUTPUTS_FILE, PROBE_FILE, RUN_FILE, write_run
 
-from .classify import Ending, conclude_not_started, conclude_run, describe_python
+from .absent import Absences
+from .classify import Ending, conclude_absent, conclude_run, describe_python
 from .environment import WarmKey, can_fork_warm, child_environment, warm_key
 from .plugin_folder import CACHES, register_plugin
 from .process import Child, ChildLostError, ColdChild, NotStartedError, end_child
@@ -61,6 +62,7 @@ class Launcher:
         self._changed = threading.Condition()
         self._active: dict[str, Child] = {}
         self._is_interrupted = False
+        self._absences = Absences()
         self._warm_lock = threading.Lock()
         self._folder_lock = threading.Lock()
         self._warm: dict[WarmKey, WarmParent | None] = {}
@@ -96,7 +98,10 @@ class Launcher:
             LaunchError: the run folder cannot be made.
         """
         with self._slots:
-            is_warm = not self.cold and can_fork_warm(key.setting)
+            reason = None
+            if not self._is_interrupted:
+                reason = self._absences.find(key.setting, self._environment(key.setting))
+            is_warm = reason is None and not self.cold and can_fork_warm(key.setting)
             if is_warm:
                 self._warm_parent(key.setting)  # its start is not this launch's time
             started_at = time.monotonic()
@@ -109,14 +114,13 @@ class Launcher:
                 warm=is_warm,
             )
             folder = self._make_folder(key)
-            try:
-                run = self._run_child(folder, request, started_at)
-            except ChildLostError as error:
-                self._give_up_warm(key.setting, str(error))
-                with (folder / LOG_FILE).open("a") as log:
-                    log.write(f"harness: {error}; starting again, cold\n")
-                request = replace(request, warm=False)
-                run = self._run_child(folder, request, time.monotonic())
+            if reason is not None:
+                write_request(folder, request)
+                run = conclude_absent(folder, request, reason, time.monotonic() - started_at)
+            else:
+                run = self._run_or_start_again(folder, request, started_at)
+            if run.status is RunStatus.ABSENT:
+                self._absences.note(key.setting, run.error or "")
             if run.status is not RunStatus.OK:
                 write_run(folder, run)
             return run
@@ -131,6 +135,16 @@ class Launcher:
                 if self._changed.wait_for(lambda: not self._active, GRACE_S):
                     return
 
+    def _run_or_start_again(self, folder: Path, request: LaunchRequest, started_at: float) -> Run:
+        """Run the child; cold, where its warm parent was lost."""
+        try:
+            return self._run_child(folder, request, started_at)
+        except ChildLostError as error:
+            self._give_up_warm(request.setting, str(error))
+            with (folder / LOG_FILE).open("a") as log:
+                log.write(f"harness: {error}; starting again, cold\n")
+            return self._run_child(folder, replace(request, warm=False), time.monotonic())
+
     def _run_child(self, folder: Path, request: LaunchRequest, started_at: float) -> Run:
         write_request(folder, request)
         returncode: int | None = 0
@@ -138,7 +152,7 @@ class Launcher:
         try:
             child = self._start(folder, request)
         except NotStartedError as error:
-            return conclude_not_started(folder, request, str(error), time.monotonic() - started_at)
+            return conclude_absent(folder, request, str(error), time.monotonic() - started_at)
         if child is not None:
             try:
                 returncode = child.wait(self.deadline_s)
@@ -185,7 +199,7 @@ class Launcher:
                 try:
                     child = ColdChild(argv, env, folder / LOG_FILE)
                 except OSError as error:
-                    raise NotStartedError(describe_python(python, error)) from None
+                    raise NotStartedError(describe_python(setting, error)) from None
             self._active[request.run_id] = child
             self._changed.notify_all()
         return child

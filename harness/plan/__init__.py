@@ -2,7 +2,7 @@
 
 from .all_sizes import AllSizes, check_all_sizes
 from .buffers import Unordered, Violation, check_schedule, check_waits, refill_order, slots
-from .build import build_pair, build_plan, release_pairs, sort_out
+from .build import build_pair, build_plan, release_pairs, sort_out, with_unique_ids
 from .capability import unsupported_reason
 from .placement import expect
 from .shapes import ParamShape, parameter_shapes
@@ -24,4 +24,5 @@ __all__ = [
     "slots",
     "sort_out",
     "unsupported_reason",
+    "with_unique_ids",
 ]

@@ -82,7 +82,7 @@ def build_plan(
             new = tuple(name for name in faults if name not in setting.faults)
             target = replace(setting, faults=(*setting.faults, *new))
             planned.append(build_pair(setting.baseline(), target, workload, tier=tier))
-    return sort_out(_with_unique_ids(planned), supports)
+    return sort_out(with_unique_ids(planned), supports)
 
 
 def release_pairs(settings: Sequence[Setting], workloads: Sequence[Workload]) -> list[PlannedCase]:
@@ -232,7 +232,7 @@ def _switch(*, is_on: bool) -> str:
     return "on" if is_on else "off"
 
 
-def _with_unique_ids(planned: Iterable[PlannedCase]) -> list[PlannedCase]:
+def with_unique_ids(planned: Iterable[PlannedCase]) -> list[PlannedCase]:
     """Settings whose readable ids coincide get their hash behind the case id."""
     seen: set[str] = set()
     named = []

@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.core import ModelSpec, Setting, SettingError
+from harness.core.engine_names import VLLM
 
 from .shapes import TOWER_PREFIX
 
 if TYPE_CHECKING:
     from .shapes import ParamShape
 
+ENV_PARTITION = "VLLM_PP_LAYER_PARTITION"
 VOCAB_MULTIPLE = 64
 """Rows of embeddings are padded to a multiple of this before they are split."""
 _BY_ROWS = ("gate_up_proj",)
@@ -33,11 +35,13 @@ def of_rank(
     Args:
         params: of the whole model.
         model: for its number of layers and heads.
-        setting: `tensor_parallel_size` and `pipeline_parallel_size` in its engine arguments.
+        setting: `tensor_parallel_size` and `pipeline_parallel_size` in its engine arguments,
+            `VLLM_PP_LAYER_PARTITION` in its variables.
         rank: of the worker; tensor parallel ranks of one pipeline stage are neighbours.
 
     Raises:
-        SettingError: heads or rows cannot be split into equal parts.
+        SettingError: heads or rows cannot be split into equal parts, or the partition of layers
+            does not fit.
     """
     num_tensor = _size(setting, "tensor_parallel_size")
     num_stages = _size(setting, "pipeline_parallel_size")
@@ -47,22 +51,56 @@ def of_rank(
             "arithmetic for parts of a convolution"
         )
     stage = rank // num_tensor
-    held = [p for p in params if _stage_holds(p, model, stage, num_stages)]
+    sizes = _given_sizes(model, setting, num_stages)
+    layers = stage_layers(model.num_layers, stage, num_stages, sizes)
+    held = [p for p in params if _stage_holds(p, model, stage, num_stages, layers)]
     return tuple(_split(param, model, num_tensor) for param in held)
 
 
-def stage_layers(num_layers: int, stage: int, num_stages: int) -> range:
-    """Decoder layers of one pipeline stage; what does not divide goes to the middle stages."""
-    sizes = [num_layers // num_stages] * num_stages
-    for back in range(2, num_layers % num_stages + 2):
+def stage_layers(num_layers: int, stage: int, num_stages: int, given: Sequence[int] = ()) -> range:
+    """Decoder layers of one pipeline stage; what does not divide goes to the middle stages.
+
+    Args:
+        num_layers: of the whole model.
+        stage: which one.
+        num_stages: how many there are.
+        given: layers of each stage; empty leaves them to vLLM.
+    """
+    sizes = list(given) or [num_layers // num_stages] * num_stages
+    for back in range(2, num_layers % num_stages + 2) if not given else ():
         sizes[-back] += 1
     start = sum(sizes[:stage])
     return range(start, start + sizes[stage])
 
 
-def _stage_holds(param: ParamShape, model: ModelSpec, stage: int, num_stages: int) -> bool:
+def _given_sizes(model: ModelSpec, setting: Setting, num_stages: int) -> list[int]:
+    """Layers of each stage as `VLLM_PP_LAYER_PARTITION` has them; empty where it is not given."""
+    text = setting.env.get(ENV_PARTITION)
+    if text is None or setting.engine not in VLLM:
+        return []
+    words = [word.strip() for word in text.split(",")]
+    sizes = [int(word) for word in words if word.isascii() and word.isdecimal()]
+    given = f"env {ENV_PARTITION}={text!r}"
+    if len(sizes) != len(words):
+        raise SettingError(f"{given} must be the layers of each stage, for example 3,5")
+    if len(sizes) != num_stages:
+        raise SettingError(
+            f"{given} is of {len(sizes)} stages, pipeline_parallel_size={num_stages}; "
+            "give a number for each stage"
+        )
+    if sum(sizes) != model.num_layers:
+        raise SettingError(
+            f"{given} is of {sum(sizes)} layers, model {model.name!r} has {model.num_layers}; "
+            "the numbers must sum to that"
+        )
+    return sizes
+
+
+def _stage_holds(
+    param: ParamShape, model: ModelSpec, stage: int, num_stages: int, layers: range
+) -> bool:
     if param.layer_idx is not None:
-        return param.layer_idx in stage_layers(model.num_layers, stage, num_stages)
+        return param.layer_idx in layers
     if param.name.startswith(TOWER_PREFIX):
         return stage == 0
     is_tied = bool(model.config.get("tie_word_embeddings", False))

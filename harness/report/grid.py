@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from harness.core import CaseResult, Setting
 
 from .cell import CellView
+from .order import OWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ def _column(setting: Setting, varying: frozenset[str]) -> str:
     if "engine" in varying:
         parts.insert(0, setting.engine)
     if "python" in varying:
-        parts.append((setting.python or "own python").rsplit("/", 1)[-1])
+        parts.append((setting.python or OWN).rsplit("/", 1)[-1])
     if not setting.enforce_eager and "enforce_eager" in varying:
         parts.append("graph")
     if setting.multiprocessing and "multiprocessing" in varying:

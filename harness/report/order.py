@@ -12,7 +12,7 @@ from harness.core.setting import ACCELERATE_BACKENDS
 
 _BACKENDS = ("none", "uva", "prefetch", *ACCELERATE_BACKENDS)
 _ROLES = ("case", "runner", "release", "null", "control")
-OWN = "own"
+OWN = "the harness's Python"
 """Label of a release that has none: the harness's own interpreter."""
 
 

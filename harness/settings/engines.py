@@ -25,6 +25,8 @@ Ask = Callable[[str, str], str]
 _KEYS = ("name", "release", "python", "engine_args", "env")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _LABEL_RULE = "must be letters, digits and . _ + - only"
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{([^}]*)\})", re.ASCII)
+"""As `os.path.expandvars` has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +108,31 @@ def find_python(text: str, base: Path) -> str:
     Args:
         text: with `~` and `$VAR` as a shell has them.
         base: folder that a relative path starts from.
+
+    Raises:
+        UsageError: a variable in it is not set: what it stands for is nowhere to be learned.
     """
+    for name in (short or long for short, long in _VARIABLE.findall(text)):
+        if not os.environ.get(name):
+            raise UsageError(
+                f"python {text!r}: environment variable {name} is not set; "
+                "set it, or name the interpreter with --python"
+            )
     expanded = os.path.expandvars(os.path.expanduser(text))
     path = base.absolute() / expanded
     if os.sep not in expanded and not path.exists():
         path = Path(shutil.which(expanded) or path)
     return str(path / "bin" / "python" if path.is_dir() else path)
+
+
+def read_names(item: Item) -> tuple[str, ...]:
+    """Read the engines of an `engines:` section, each once; where they live is left aside.
+
+    Raises:
+        MatrixError: with the place of what is wrong.
+    """
+    names = item.sequence(lambda each: _name_of(each, each.mapping(_KEYS)))
+    return tuple(dict.fromkeys(names))
 
 
 def read_entries(item: Item, *, ask: Ask | None = None) -> tuple[EngineEntry, ...]:
@@ -173,12 +194,8 @@ def read_instruments(item: Item | None, engine: str) -> tuple[str, ...]:
 
 def _read_entry(item: Item, ask: Ask | None) -> EngineEntry:
     keys = item.mapping(_KEYS)
-    if "name" not in keys:
-        raise item.error("key 'name' is missing: an engine, e.g. vllm")
-    name = keys["name"].text()
-    python = None
-    if "python" in keys:
-        python = find_python(keys["python"].text(), Path(item.file).absolute().parent)
+    name = _name_of(item, keys)
+    python = _read_python(keys["python"]) if "python" in keys else None
     if "release" in keys:
         release = _read_release(keys["release"])
     else:
@@ -190,6 +207,19 @@ def _read_entry(item: Item, ask: Ask | None) -> EngineEntry:
         engine_args=read_engine_args(keys.get("engine_args"), name),
         env=read_env(keys.get("env")),
     )
+
+
+def _name_of(item: Item, keys: Mapping[str, Item]) -> str:
+    if "name" not in keys:
+        raise item.error("key 'name' is missing: an engine, e.g. vllm")
+    return keys["name"].text()
+
+
+def _read_python(item: Item) -> str:
+    try:
+        return find_python(item.text(), Path(item.file).absolute().parent)
+    except UsageError as error:
+        raise item.error(str(error)) from None
 
 
 def _read_release(item: Item) -> str:

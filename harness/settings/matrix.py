@@ -28,6 +28,7 @@ from .engines import (
     read_entries,
     read_env,
     read_instruments,
+    read_names,
 )
 from .nodes import Item, read_document
 from .waives import read_waives
@@ -147,13 +148,13 @@ def _choose_entries(
         return (EngineEntry(name=top["engine"].text() if "engine" in top else "reference"),)
     if not pythons:
         return read_entries(top["engines"], ask=ask)
-    names = dict.fromkeys(e.name for e in read_entries(top["engines"], ask=ask))
+    names = read_names(top["engines"])
     if len(names) > 1:
         raise UsageError(
             f"--python {pythons[0]!r}: of which engine? the matrix has {', '.join(names)}; "
             "give --engine too"
         )
-    return parse_interpreters(next(iter(names)), pythons, ask=ask)
+    return parse_interpreters(names[0], pythons, ask=ask)
 
 
 def _shared(top: Mapping[str, Item], entry: EngineEntry) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def test_a_missing_interpreter_is_an_error_and_the_other_release_passes(run_matr
     path = tmp_path / "nowhere"
     assert f"python='{path}/bin/python' cannot be started" in gone.error
     assert f"no such file, nor a folder {path}; name an interpreter" in gone.error
-    assert (f"harness: {gone.error}", RunStatus.CRASH) == (gone.log_tail[-1], gone.status)
+    assert (f"harness: {gone.error}", RunStatus.ABSENT) == (gone.log_tail[-1], gone.status)
 
 
 def test_a_slip_in_the_only_interpreter_ends_the_invocation_in_one_line(tmp_path):
@@ -117,7 +117,7 @@ def test_hang_refusal_and_crash_in_start_up_are_told_apart_in_one_run(run_matrix
 def test_an_interpreter_without_the_engine_is_named_with_what_to_do(launcher, bare, engine):
     run = launcher.launch(key(bare, engine))
 
-    assert RunStatus.CRASH is run.status
+    assert RunStatus.ABSENT is run.status
     assert f"engine '{engine}'" in run.error
     assert bare in run.error
     module = {"accelerate": "transformers"}.get(engine, "vllm")
@@ -127,6 +127,29 @@ def test_an_interpreter_without_the_engine_is_named_with_what_to_do(launcher, ba
     if module == "vllm":
         assert run.error.startswith(f"engine '{engine}' is not installed in {bare}: No module")
         assert run.error.endswith(", or name another interpreter with --python")
+
+
+def test_a_missing_engine_is_found_out_once_and_counted_in_the_sentence(run_matrix, tmp_path, bare):
+    started = tmp_path / "started"
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\necho started >> "{started}"\nexec "{bare}" "$@"\n')
+    wrapper.chmod(0o755)
+    engines = (
+        f"engines:\n  - {{name: reference, release: here, python: {sys.executable}}}\n"
+        f"  - {{name: vllm, release: gone, python: {wrapper}}}\n"
+    )
+
+    answer, runs = run_matrix(engines)
+
+    assert 3 == answer.code
+    assert ["started"] == started.read_text().split()
+    reason = f"engine 'vllm' is not installed in {wrapper}: No module named 'vllm'; install it"
+    gone = [run for (release, _), run in runs.items() if release == "gone"]
+    assert 2 == len(gone)
+    assert all(run.error.startswith(reason) for run in gone)
+    assert answer.json["outcome"]["sentence"].startswith(
+        f"1 of 2 cells ended in ERROR: {reason} there"
+    )
 
 
 def test_an_engine_without_a_package_that_it_needs_names_the_package(launcher, tmp_path, bare):

@@ -75,3 +75,26 @@ def test_the_two_services_exclude_each_other(cli):
 
     assert 2 == answer.code
     assert 1 == len(answer.err.splitlines())
+
+
+def test_known_bad_cells_are_listed_and_marked(cli, tmp_path):
+    matrix = tmp_path / "m.yaml"
+    matrix.write_text(
+        "models: [tiny-llama]\nworkload: short\n"
+        "axes: {runner: [v1], offload: [{offload_group_size: 2}]}\n"
+        "known_bad:\n"
+        "  - {runner: v1, offload: {offload_group_size: 2}, faults: [no-wait-for-copy],"
+        " must_fail: [ordering]}\n"
+    )
+
+    lines = cli("list", "--matrix", matrix).out.splitlines()
+    rows = cli("list", "--matrix", matrix, "--json").json
+
+    cell, bad = "v1-prefetch-g2n1s1-pin1-eager", "control-v1-prefetch-g2n1s1-pin1-eager"
+    assert lines == [
+        f"tiny-llama/{cell}",
+        f"tiny-llama/{bad}!no-wait-for-copy  (known bad: must FAIL by ordering)",
+        "1 cell and 1 known-bad cell, 5 runs",
+    ]
+    assert [None, ["ordering"]] == [row.get("known_bad") for row in rows]
+    assert ["case", "control"] == [row["role"] for row in rows]

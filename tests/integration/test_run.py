@@ -1,6 +1,7 @@
 """`harness run`: launches, judges, records, reports, and ends with the right code."""
 
 import json
+import shlex
 import xml.etree.ElementTree as ET
 
 import harness
@@ -77,7 +78,11 @@ def test_a_fault_that_breaks_the_outputs_fails(small_matrix, tmp_path, cells):
     assert 1 == answer.code, answer.out + answer.err
     bad = f"{cells[2]}!wrong-refill-target"
     assert f"✕ FAIL         {bad}" in answer.out
-    assert f"look    harness show '{bad}'" in answer.out
+    assert f"look    harness show '{bad}' --run {answer.session}" in answer.out
+    (look,) = [line for line in answer.out.splitlines() if line.startswith("look ")]
+    shown = run_harness(*shlex.split(look)[2:])
+    assert (0, "") == (shown.code, shown.err)
+    assert bad in shown.out
 
 
 def test_a_refused_setting_is_unsupported_with_its_reason(tmp_path):

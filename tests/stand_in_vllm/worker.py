@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum, IntEnum
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -40,11 +41,20 @@ class Model(nn.Module):
 
 
 @dataclass
+class HfConfig:
+    """What the checkpoint says for itself; some of its names are also arguments'."""
+
+    block_size: int = 4096
+    hidden_size: int = 3
+
+
+@dataclass
 class ModelConfig:
     model: str = "/models/toy"
     dtype: torch.dtype = torch.float32
     enforce_eager: bool = True
     seed: int = 0
+    hf_config: HfConfig = field(default_factory=HfConfig)
 
 
 @dataclass
@@ -59,11 +69,31 @@ class OffloadConfig:
     uva: UvaConfig = field(default_factory=UvaConfig)
 
 
+class CompilationMode(IntEnum):
+    NONE = 0
+    VLLM_COMPILE = 3
+
+
+class CudagraphMode(Enum):
+    NONE = 0
+    FULL_AND_PIECEWISE = (2, 1)
+
+
+@dataclass
+class PassConfig:
+    eliminate_noops: bool = True
+
+
 @dataclass
 class CompilationConfig:
     sizes: list[int] = field(default_factory=lambda: [4, 1, 2])
     hooks: list[object] = field(default_factory=lambda: [object()])
+    layers: dict[str, object] = field(default_factory=lambda: {"model.layers.0": object()})
     seed: int = 99
+    mode: CompilationMode = CompilationMode.VLLM_COMPILE
+    cudagraph_mode: CudagraphMode = CudagraphMode.FULL_AND_PIECEWISE
+    cudagraph_capture_sizes: list[int] = field(default_factory=lambda: [1, 2])
+    pass_config: PassConfig = field(default_factory=PassConfig)
 
 
 @dataclass
@@ -72,18 +102,31 @@ class ParallelConfig:
 
 
 @dataclass
-class Other:
+class CacheConfig:
     block_size: int = 16
+    cache_dtype: str = "fp8"
+
+
+@dataclass
+class SchedulerConfig:
+    block_size: int = -1
+    policy: str = "priority"
+
+
+@dataclass
+class LoadConfig:
+    load_format: str = "safetensors"
+    model_loader_extra_config: dict[str, int] = field(default_factory=lambda: {"threads": 2})
 
 
 def make_config(**changes: Any) -> SimpleNamespace:
     """Shaped as VllmConfig; `changes` replace whole parts."""
     parts = {
         "model_config": ModelConfig(),
-        "cache_config": Other(),
+        "cache_config": CacheConfig(),
         "parallel_config": ParallelConfig(),
-        "scheduler_config": Other(block_size=-1),
-        "load_config": Other(),
+        "scheduler_config": SchedulerConfig(),
+        "load_config": LoadConfig(),
         "offload_config": OffloadConfig(),
         "compilation_config": CompilationConfig(),
     }

@@ -78,3 +78,39 @@ def test_what_could_never_fail_is_refused_before_anything_runs(plan, entry, word
 def test_an_entry_without_a_fault_is_refused_with_its_place(plan):
     with pytest.raises(MatrixError, match=r"m\.yaml:7:\d+: a known_bad entry needs faults"):
         plan("multiprocessing: false")
+
+
+def controls_of(plan):
+    return [p.case for p in plan.cases if p.case.role == "control"]
+
+
+def test_a_cell_that_is_the_planted_control_itself_is_joined_with_it(plan):
+    """The harness plants host-copy-damaged by itself, in this very setting."""
+    (one,) = controls_of(plan("faults: [host-copy-damaged], must_fail: [memory]"))
+
+    assert one.must_fail == ("tokens", "integrity", "memory")
+
+
+def test_a_cell_that_only_looks_like_the_planted_control_is_told_apart(plan):
+    """Its id does not show that it records nothing."""
+    entry = "faults: [host-copy-damaged], instruments: [], must_fail: [tokens]"
+    first, second = controls_of(plan(entry))
+
+    assert first.target.setting_id == second.target.setting_id
+    assert first.case_id != second.case_id
+    assert first.anchor != second.anchor
+    assert second.anchor.startswith(first.anchor + "~")
+    assert [(), ("ordering", "integrity")] == sorted(
+        case.target.instruments for case in (first, second)
+    )
+
+
+def test_one_cell_written_twice_must_fail_by_all_the_judges_named(tmp_path):
+    entry = "faults: [no-wait-for-copy], must_fail: [ordering]"
+    text = TEXT.replace("ENTRY", entry)
+    last = text.splitlines()[-1].replace("[ordering]", "[integrity]")
+    (tmp_path / "m.yaml").write_text(text + last + "\n")
+
+    (bad,) = bad_cells(plan_matrix(load_matrix(tmp_path / "m.yaml")))
+
+    assert bad.must_fail == ("ordering", "integrity")

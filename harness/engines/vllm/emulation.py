@@ -13,7 +13,7 @@ import ast
 import inspect
 import sys
 import textwrap
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -134,41 +134,66 @@ def _finish_loading_in_v1() -> None:
     do_after(runner, "load_model", lambda *_args, **_named: base.get_offloader().post_init())
 
 
-class _WithoutDeviceGuard(ast.NodeTransformer):
+class _Change(ast.NodeTransformer):
+    """A change of a method's source in places that are known by their text."""
+
+    places: tuple[str, ...]
+    """Each must be found, else the change would be half made."""
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+
+    def find(self, text: str, *, is_part: bool = False) -> str | None:
+        """The place that `text` is, or holds; from now on it counts as found."""
+        place = next((p for p in self.places if (p in text if is_part else p == text)), None)
+        self.found |= set() if place is None else {place}
+        return place
+
+
+class _WithoutDeviceGuard(_Change):
+    places = ("should not already be on CPU",)
+
     def visit_Assert(self, node: ast.Assert) -> ast.Assert | None:
-        return None if "should not already be on CPU" in ast.unparse(node) else node
+        return None if self.find(ast.unparse(node), is_part=True) else node
 
 
-class _WithStandInMemory(ast.NodeTransformer):
+class _WithStandInMemory(_Change):
     """Takes out what asks for a CPU device, and puts stand-in memory where bytes move."""
 
+    calls: ClassVar = {
+        "p.data.to(device='cpu')": "_stand_in.to_host(p.data)",
+        "v.to(device, non_blocking=True)": "_stand_in.to_device(v)",
+    }
+    asks_module, asks_param = "device == torch.device('cpu')", "p.device.type == 'cpu'"
+    places = (asks_module, asks_param, *calls)
+
     def visit_If(self, node: ast.If) -> ast.AST | None:
-        test = ast.unparse(node.test)
-        if test == "device == torch.device('cpu')":
+        place = self.find(ast.unparse(node.test), is_part=True)
+        if place == self.asks_module:
             return None
-        if "p.device.type == 'cpu'" in test:
+        if place == self.asks_param:
             node.test = ast.parse("_stand_in.is_host(p.data)", mode="eval").body
         self.generic_visit(node)
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        replaced = {
-            "p.data.to(device='cpu')": "_stand_in.to_host(p.data)",
-            "v.to(device, non_blocking=True)": "_stand_in.to_device(v)",
-        }
-        text = replaced.get(ast.unparse(node))
-        return node if text is None else ast.parse(text, mode="eval").body
+        place = self.find(ast.unparse(node))
+        return node if place is None else ast.parse(self.calls[place], mode="eval").body
 
 
-def _edit(owner: Any, name: str, change: ast.NodeTransformer) -> None:
-    """Replace a method by its own source with a change in it."""
-    method = getattr(owner, name)
+def _edit(owner: Any, name: str, change: _Change) -> None:
+    """Replace a method by its own source with a change in it.
+
+    Raises:
+        InternalMovedError: the method is gone, or a place that is to be changed in it.
+    """
+    method: Any = find_method(owner, name)
     tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
-    before = ast.dump(tree)
     tree = ast.fix_missing_locations(change.visit(tree))
-    if ast.dump(tree) == before:
-        raise InternalMovedError(f"{owner.__name__}.{name}, the place to emulate in it")
+    if missing := [f"`{place}`" for place in change.places if place not in change.found]:
+        where = f"{owner.__name__}.{name}"
+        raise InternalMovedError(f"{where}, the place to emulate in it: {', '.join(missing)}")
     names: dict[str, Any] = {}
     space = {**method.__globals__, "_stand_in": sys.modules[__name__]}
     exec(compile(tree, f"<emulation of {name}>", "exec"), space, names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from harness.core import Json
 from harness.engines.base import EngineRefused
@@ -41,7 +41,7 @@ def as_flags(kwargs: Mapping[str, Json], options: Options | None) -> list[str]:
         options: of the server; None takes every name for one it has.
 
     Raises:
-        EngineRefused: the server has no such argument.
+        EngineRefused: the server has no such argument, or it cannot be told this value.
     """
     flags: list[str] = []
     for name, value in kwargs.items():
@@ -54,10 +54,8 @@ def as_flags(kwargs: Mapping[str, Json], options: Options | None) -> list[str]:
 
 def _as_flag(flag: str, value: Json, options: Options | None) -> list[str]:
     action = None if options is None else options[flag]
-    if isinstance(value, bool) and (action is None or action.nargs == 0):
-        no_flag = "--no-" + flag.removeprefix("--")
-        has_no = options is None or no_flag in options
-        return [flag] if value else [no_flag] if has_no else []
+    if isinstance(value, bool) and (action is None or action.nargs in (0, "?")):
+        return _as_switch(flag, value, action, options or ())
     if value is None:
         is_default = action is None or action.nargs == 0 or action.default is None
         return [] if is_default else [f"{flag}=None"]
@@ -65,6 +63,27 @@ def _as_flag(flag: str, value: Json, options: Options | None) -> list[str]:
     if isinstance(value, list) and is_many:
         return [flag, *(_as_text(item) for item in value)] if value else []
     return [f"{flag}={_as_text(value)}"]
+
+
+def _as_switch(
+    flag: str, value: bool, action: argparse.Action | None, known: Collection[str]
+) -> list[str]:
+    """A switch given as true or false; vLLM has most as `--x` and `--no-x`, some as `--x` alone.
+
+    Raises:
+        EngineRefused: the server cannot be told so.
+    """
+    no_flag = "--no-" + flag.removeprefix("--")
+    if action is None or no_flag in known:
+        return [flag if value else no_flag]
+    if value is action.const:
+        return [flag]
+    if value is action.default:
+        return []
+    raise EngineRefused(
+        f"vLLM's server cannot be given {flag.removeprefix('--').replace('-', '_')}={value}: it "
+        f"has {flag}, which means {action.const}, and no {no_flag}; leave it out, or run in process"
+    )
 
 
 def _as_text(value: Json) -> str:

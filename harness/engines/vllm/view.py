@@ -1,11 +1,10 @@
-"""Where things are inside a live vLLM worker: the only file that knows, for every release."""
+"""Where things are inside a live vLLM worker, for every release; `config.py` has its arguments."""
 
 from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +15,7 @@ from harness.engines.base import EngineModules
 from harness.engines.stack_view import StackView
 
 from . import emulation, taps
+from .config import effective_config
 from .device import live_device
 from .memory import read_memory
 from .modules import PATHS, VllmModules
@@ -24,15 +24,6 @@ from .pointers import is_mapped, memory_space
 if TYPE_CHECKING:
     from torch import nn
 
-CONFIGS = (
-    "model_config",
-    "cache_config",
-    "parallel_config",
-    "scheduler_config",
-    "load_config",
-    "offload_config",
-    "compilation_config",
-)
 MAX_WARNINGS = 20
 GRAPHS_HIDE = "in recorded graphs: order of copies and reads, weights at the moment of compute"
 NO_STREAMS = "copies are made at once here: no race can show"
@@ -79,12 +70,8 @@ class VllmView(StackView):
 
     @property
     def effective_config(self) -> Mapping[str, Json]:
-        """See `EngineView`; the first of equal names wins, sub-configurations are flattened."""
-        config = self._read(self.worker, "vllm_config")
-        flat: dict[str, Json] = {}
-        for name in CONFIGS:
-            _flatten(self._read(config, name), flat)
-        return flat
+        """See `EngineView`; by the names of vLLM's arguments."""
+        return effective_config(self._read(self.worker, "vllm_config"), self._read)
 
     @property
     def env(self) -> Mapping[str, Json]:
@@ -217,25 +204,3 @@ def _note(record: logging.LogRecord) -> None:
     text = " ".join(text.split())[:300]
     if len(WARNINGS) < MAX_WARNINGS and text not in WARNINGS:
         WARNINGS.append(text)
-
-
-def _flatten(config: Any, flat: dict[str, Json]) -> None:
-    if not is_dataclass(config):
-        return
-    for field in fields(config):
-        value = getattr(config, field.name, None)
-        if is_dataclass(value):
-            _flatten(value, flat)
-        elif value is None or isinstance(value, bool | int | float | str | torch.dtype):
-            flat.setdefault(field.name, _plain(value))
-        elif isinstance(value, set | frozenset | list | tuple) and _is_plain(value):
-            ordered = sorted(value) if isinstance(value, set | frozenset) else value
-            flat.setdefault(field.name, list(ordered))
-
-
-def _is_plain(items: Iterable[Any]) -> bool:
-    return all(isinstance(item, int | float | str) for item in items)
-
-
-def _plain(value: Any) -> Json:
-    return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli.compare import split_side
-from harness.cli.console import count, parse_shard, rerun, select_cells
+from harness.cli.console import count, parse_shard, rerun, select_cells, show_command
 from harness.core import UsageError
 from tests.builders import UVA, build_case
 
@@ -112,3 +112,17 @@ def test_counts_read_well():
     assert ["0 cells", "1 cell", "1,200 runs"] == [
         count(0, "cell"), count(1, "cell"), count(1200, "run"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("session", "more"),
+    [
+        ("reports/s1", []),
+        ("elsewhere/s1", ["--run", "elsewhere/s1"]),
+        ("/a b/s1", ["--run", "/a b/s1"]),
+    ],
+)
+def test_the_command_that_shows_a_cell_names_a_folder_of_its_own(session, more):
+    words = shlex.split(show_command(build_case(UVA), Path(session)))
+
+    assert words == ["harness", "show", build_case(UVA).anchor, *more]

@@ -1,5 +1,7 @@
 import importlib.util
+import runpy
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -165,6 +167,33 @@ def test_a_place_that_is_gone_is_named(vllm, owner, name, other, said):
     with pytest.raises(InternalMovedError, match=name) as caught:
         emulation.install()
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "moved", "said"),
+    [
+        ('device == torch.device("cpu")', 'device.type == "cpu"', "device == torch.device('cpu')"),
+        ('if p.device.type == "cpu" or', "if p.is_cpu or", "p.device.type == 'cpu'"),
+        ('p.data.to(device="cpu")', "p.data.cpu()", "p.data.to(device='cpu')"),
+        ("v.to(device, non_blocking=True)", "v.to(device)", "v.to(device, non_blocking=True)"),
+    ],
+)
+def test_an_edit_of_which_one_place_is_gone_names_it_and_changes_nothing(
+    vllm, tmp_path, monkeypatch, place, moved, said
+):
+    text = Path(vllm.offloader_uva.__file__).read_text()
+    assert 1 == text.count(place)
+    (tmp_path / "uva_moved.py").write_text(text.replace(place, moved))
+    other = runpy.run_path(str(tmp_path / "uva_moved.py"))["UVAOffloader"]
+    method = other._maybe_offload_to_cpu
+    monkeypatch.setattr(vllm.offloader_uva, "UVAOffloader", other)
+
+    with pytest.raises(InternalMovedError) as caught:
+        emulation.install()
+
+    where = "UVAOffloader._maybe_offload_to_cpu, the place to emulate in it"
+    assert f"{where}: `{said}`" == str(caught.value)
+    assert other._maybe_offload_to_cpu is method
 
 
 def test_stand_in_streams_have_done_everything_at_once():

@@ -37,8 +37,7 @@ def options():
     parser.add_argument("--offload-params", nargs="+", default=set())
     parser.add_argument("--compilation-config", type=json.loads, default={})
     parser.add_argument("--uds")
-    by_text = {text: action for action in parser._actions for text in action.option_strings}
-    return parser, by_text
+    return parser, options_of(parser)
 
 
 ASKED = {
@@ -80,6 +79,45 @@ def test_none_is_said_where_it_is_not_the_default():
 def test_an_argument_that_the_server_does_not_have_is_refused_by_name():
     with pytest.raises(EngineRefused, match=r"'max_model_length' \(given max_model_length=64\)"):
         as_flags({"max_model_length": 64}, options()[1])
+
+
+@pytest.mark.parametrize(
+    ("asked", "flags"),
+    [
+        ({"enforce_eager": False}, ["--no-enforce-eager"]),
+        ({"prefix": False}, ["--no-prefix"]),
+        ({"disable_log_stats": True}, ["--disable-log-stats"]),
+        ({"disable_log_stats": False}, []),
+        ({"kept": False}, ["--kept"]),
+        ({"kept": True}, []),
+        ({"token": True}, ["--token"]),
+    ],
+)
+def test_a_switch_that_is_off_is_said_where_leaving_it_out_would_not_do(asked, flags):
+    parser = with_switches()
+    assert as_flags(asked, options_of(parser)) == flags
+    ((name, value),) = asked.items()
+    assert value is vars(parser.parse_args(flags))[name]
+
+
+@pytest.mark.parametrize("name", ["unset", "token"])
+def test_a_switch_that_the_server_cannot_turn_off_is_refused(name):
+    parser = with_switches()
+    with pytest.raises(EngineRefused, match=rf"{name}=False: it has --{name}, which means True"):
+        as_flags({name: False}, options_of(parser))
+
+
+def with_switches():
+    parser, _ = options()
+    parser.add_argument("--prefix", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--kept", action="store_false")
+    parser.add_argument("--unset", action="store_true", default=None)
+    parser.add_argument("--token", nargs="?", const=True)
+    return parser
+
+
+def options_of(parser):
+    return {text: action for action in parser._actions for text in action.option_strings}
 
 
 def test_the_first_module_with_a_parser_tells_the_options(monkeypatch, tmp_path):

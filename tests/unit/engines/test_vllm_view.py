@@ -1,15 +1,18 @@
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
+from enum import Enum
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from harness.core import Setting
 from harness.engines.base import InternalMovedError, view_of
 from harness.engines.vllm import device as device_module
 from harness.engines.vllm import emulation, taps, view
 from harness.engines.vllm.modules import PATHS, VllmModules
 from harness.engines.vllm.view import VllmView
+from harness.judge.arguments import check_arguments
 from harness.observe import read_probe
 from tests.stand_in_vllm import install_vllm
 from tests.stand_in_vllm.worker import ModelConfig, ParallelConfig, make_config, make_worker
@@ -149,9 +152,73 @@ def test_the_configuration_is_flat_and_the_first_of_equal_names_wins(vllm):
     assert (0.0, ["a", "b"], "auto") == (
         config["cpu_offload_gb"], config["cpu_offload_params"], config["offload_backend"],
     )  # fmt: skip
-    assert [4, 1, 2] == config["sizes"]
+    assert [4, 1, 2] == config["compilation_config"]["sizes"]
     assert (0, 16) == (config["seed"], config["block_size"])
-    assert "hooks" not in config
+    assert 3 == config["hidden_size"]
+    assert not {"hooks", "layers"} & set(config["compilation_config"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "word"),
+    [
+        ({"kv_cache_dtype": "fp8"}, True),
+        ({"kv_cache_dtype": "bfloat16"}, False),
+        ({"block_size": 16}, True),
+        ({"block_size": 32}, False),
+        ({"load_format": "safetensors"}, True),
+        ({"load_format": "dummy"}, False),
+        ({"model_loader_extra_config": {"threads": 2}}, True),
+        ({"tensor_parallel_size": 2}, False),
+        ({"scheduling_policy": "priority"}, True),
+        ({"scheduling_policy": "fcfs"}, False),
+        ({"cudagraph_capture_sizes": [2, 1]}, True),
+        ({"compilation_config": {"mode": 3, "pass_config": {"eliminate_noops": True}}}, True),
+        ({"compilation_config": {"mode": 0}}, False),
+        ({"compilation_config": {"mode": "VLLM_COMPILE"}}, None),
+        ({"compilation_config": {"cudagraph_mode": "full_and_piecewise"}}, True),
+        ({"compilation_config": {"cudagraph_mode": "NONE"}}, False),
+        ({"compilation_config": {"cudagraph_capture_sizes": [1, 2, 4]}}, False),
+        ({"compilation_config": {"no_such": 1}}, None),
+        ({"attention_backend": "FLASH_ATTN"}, None),
+    ],
+)
+def test_arguments_are_held_against_the_live_configuration(vllm, asked, word):
+    """A release without the part that an argument lives in leaves it unchecked."""
+    worker = plain_worker(vllm, model_config=ModelConfig(enforce_eager=False))
+    probe = read_probe(view_of(worker))
+
+    (check,) = check_arguments(Setting(engine="vllm", engine_args=asked), probe)
+
+    assert () == probe.drift
+    assert check.is_ok is word
+
+
+@pytest.mark.parametrize(
+    ("asked", "word"),
+    [
+        ({"compilation_config": {"cudagraph_capture_sizes": [1, 2, 4]}}, None),
+        ({"compilation_config": {"mode": 0}}, None),
+        ({"cudagraph_capture_sizes": [4]}, None),
+        ({"compilation_config": {"sizes": [7]}}, False),
+    ],
+)
+def test_in_eager_mode_nothing_is_said_of_what_it_sets_aside(vllm, asked, word):
+    probe = read_probe(view_of(plain_worker(vllm)))
+
+    (check,) = check_arguments(Setting(engine="vllm", engine_args=asked), probe)
+
+    assert check.is_ok is word
+
+
+def test_a_part_that_only_some_releases_have_is_read_where_it_is(vllm):
+    backend = Enum("Backend", ["FLASH_ATTN"])
+    part = make_dataclass("AttentionConfig", [("backend", object)])(backend.FLASH_ATTN)
+
+    config = read_probe(view_of(plain_worker(vllm, attention_config=part))).effective_config
+
+    assert ("FLASH_ATTN", {"backend": "FLASH_ATTN"}) == (
+        config["attention_backend"], config["attention_config"],
+    )  # fmt: skip
 
 
 @dataclass

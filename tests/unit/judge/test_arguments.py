@@ -59,6 +59,12 @@ def judge(arguments, effective, on_baseline=None):
         ({"mode": 0}, "Config(mode=0)", None),
         ({"mode": 0}, 3, False),
         (3, [3], False),
+        (3, {"mode": 3}, None),
+        ("NONE", "none", True),
+        ("VLLM_COMPILE", 3, None),
+        (16, "native", None),
+        ("x", True, None),
+        ("x", None, False),
     ],
 )
 def test_values_are_equal_however_they_are_spelled(wanted, found, word):

@@ -401,3 +401,35 @@ def test_hashes_at_rest_are_not_called_reads_by_compute(modes, words):
     sentence = conclude([hashed(mode) for mode in modes], controls=False).sentence
     assert f"{words} and" in sentence or f"{words}," in sentence
     assert ("compute read" in sentence) == ("rest" not in modes)
+
+
+ABSENT = "engine 'vllm' is not installed in /x/python: install it there"
+
+
+def absent(offload, side="target"):
+    case = build_case(offload)
+    return judged(case, **{side: failed_run(case, RunStatus.ABSENT, error=ABSENT)})
+
+
+def test_controls_without_their_engine_do_not_repeat_the_reason():
+    case = build_null_case()
+    guard = judged(case, target=failed_run(case, RunStatus.ABSENT, error=ABSENT))
+
+    sentence = conclude([guard, guard, control(), absent(UVA)]).sentence
+
+    assert sentence == (
+        f"The one cell ended in ERROR: {ABSENT}. 2 controls did not run for the same reason."
+    )
+    assert (
+        f"gave ERROR: the target could not run: {ABSENT}"
+        in conclude([guard, control(), *passing()]).sentence
+    )
+
+
+def test_cells_without_their_engine_have_one_reason_and_are_counted():
+    outcome = conclude([*passing(), absent(UVA), absent(PREFETCH, "baseline")])
+    assert outcome.exit_code == ExitCode.ERROR
+    assert outcome.sentence.startswith(f"2 of 4 cells ended in ERROR: {ABSENT}.")
+
+    outcome = conclude([*passing(), absent(UVA), absent(PREFETCH, "baseline"), broken()])
+    assert outcome.sentence.startswith(f"3 of 5 cells ended in ERROR: 2 of them: {ABSENT}; 1 for")

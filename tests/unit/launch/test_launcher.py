@@ -14,6 +14,7 @@ from harness.core import LaunchError, RunStatus, Setting, Step
 from harness.core.runfiles import RUN_FILE, read_run
 from harness.launch import Launcher, child_environment, warm
 from harness.launch import launcher as launcher_module
+from harness.launch.absent import Absences
 from harness.launch.process import ColdChild, wait_for_exit
 from harness.launch.request import LOG_FILE, LaunchRequest, read_request, write_request
 from harness.launch.warm_parent import WarmParent
@@ -392,7 +393,7 @@ def test_one_warm_parent_that_dies_leaves_the_others_be(make_launcher):
 def test_a_missing_interpreter_is_a_run_that_says_so_in_one_line(make_launcher):
     run = make_launcher().launch(build_key(python="/no/such/python", release="0.28"))
 
-    assert RunStatus.CRASH is run.status
+    assert RunStatus.ABSENT is run.status
     assert "engine 'fake' of release '0.28': python='/no/such/python' cannot be" in run.error
     assert (run.error.count("\n"), run.log_tail[-1]) == (0, f"harness: {run.error}")
 
@@ -418,3 +419,56 @@ def test_many_threads_may_launch_at_once(make_launcher):
         runs = list(pool.map(launcher.launch, keys))
 
     assert [run.outputs[0].token_ids for run in runs] == [(i,) for i in range(8)]
+
+
+def test_an_interpreter_that_is_not_there_is_tried_once(make_launcher, monkeypatch):
+    tried = []
+    plain = launcher_module.ColdChild
+
+    def note(argv, *rest):
+        tried.append(argv[0])
+        return plain(argv, *rest)
+
+    monkeypatch.setattr(launcher_module, "ColdChild", note)
+    launcher = make_launcher(cold=True)
+
+    runs = [
+        launcher.launch(build_key(python=python, release=release, runner=runner))
+        for release, python in (("a", "/no/such"), ("b", "/nor/this"))
+        for runner in ("v1", "v2")
+    ]
+
+    assert ["/no/such", "/nor/this"] == tried
+    assert {RunStatus.ABSENT} == {run.status for run in runs}
+    assert 2 == len({run.error for run in runs})
+    assert all(read_run(launcher.runs_dir / run.run_id) == run for run in runs)
+
+
+def test_a_package_of_the_engine_that_only_a_launch_misses_is_found_out_once(
+    make_launcher, monkeypatch
+):
+    started = []
+    plain = Launcher._run_child
+
+    def note(self, folder, request, started_at):
+        started.append(request.run_id)
+        return plain(self, folder, request, started_at)
+
+    monkeypatch.setattr(Launcher, "_run_child", note)
+    launcher = make_launcher(cold=True)
+    say = {"start": {"lacks": "No module named 'torch'"}}
+
+    runs = [launcher.launch(build_key(say, runner=runner)) for runner in ("v1", "v2")]
+
+    assert [runs[0].run_id] == started
+    assert "No module named 'torch'" in runs[0].error
+    assert runs[1].error == runs[0].error
+
+
+@pytest.mark.parametrize("answer", ["", "exit 3", "echo hello", "echo vllm.x"])
+def test_an_interpreter_that_answers_anything_else_is_launched(tmp_path, answer):
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{answer}\n")
+    program.chmod(0o755)
+
+    assert Absences().find(Setting(engine="vllm", python=str(program)), {}) is None

@@ -68,6 +68,44 @@ def test_each_stage_holds_its_layers_and_its_end_of_the_model(make_model):
     assert "model.layers.4.mlp.down_proj.weight" in last
 
 
+PARTITION = "VLLM_PP_LAYER_PARTITION"
+
+
+@pytest.mark.parametrize(
+    ("text", "stages"),
+    [("3,5", [[0, 1, 2], [3, 4, 5, 6, 7]]), (" 6 , 2 ", [[0, 1, 2, 3, 4, 5], [6, 7]]),
+     ("8,0", [[0, 1, 2, 3, 4, 5, 6, 7], []])],
+)  # fmt: skip
+def test_layers_are_spread_as_the_setting_partitions_them(make_model, text, stages):
+    setting = spread(2, 2, env={PARTITION: text}, offload=PREFETCH)
+
+    found = [expect(setting, make_model(), rank=rank).offloaded_layers for rank in range(4)]
+
+    assert [tuple(stages[rank // 2]) for rank in range(4)] == found
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("3,4", "is of 7 layers, model .* has 8; the numbers must sum to that"),
+        ("2,3,3", "is of 3 stages, pipeline_parallel_size=2; give a number for each stage"),
+        ("3,", "must be the layers of each stage, for example 3,5"),
+        ("", "must be the layers of each stage"),
+        ("-1,9", "must be the layers of each stage"),
+        ("a,b", "must be the layers of each stage"),
+    ],
+)
+def test_a_partition_that_does_not_fit_is_refused(make_model, text, said):
+    setting = spread(1, 2, env={PARTITION: text})
+    with pytest.raises(SettingError, match=f"^env {PARTITION}='{text}' {said}"):
+        expect(setting, make_model())
+
+
+def test_a_partition_is_none_where_it_is_unset(make_model):
+    setting = spread(1, 2, env={PARTITION: None}, offload=PREFETCH)
+    assert expect(setting, make_model()).offloaded_layers == (0, 1, 2, 3)
+
+
 def test_a_tied_matrix_is_at_both_ends(make_model):
     tied = make_model(tie_word_embeddings=True)
     assert all(

@@ -278,7 +278,8 @@ def build_releases(*, engine="vllm", releases=RELEASES, modes=(True,), not_obser
     workload = make_workload(make_model("random-llama-16", 16))
     runs, results = {}, []
     for release in releases:
-        place = {"engine": engine, "release": release, "python": f"/opt/{release}/bin/python"}
+        python = f"/opt/{release}/bin/python" if release else None
+        place = {"engine": engine, "release": release, "python": python}
         for runner in ("v1", "v2"):
             for eager in modes:
                 base = Setting(runner=runner, enforce_eager=eager, **place)

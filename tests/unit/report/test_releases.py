@@ -94,6 +94,18 @@ def test_real_engine_of_a_single_release_has_the_grid_too():
     assert {r.since for r in table.rows} == {"right in 0.32.0"}
 
 
+def test_a_release_without_a_label_is_named_in_plain_words():
+    sample = build_releases(releases=("",))
+    (table,) = build_view(*sample.args).releases.tables
+    assert table.releases == ("the harness's Python",)
+    assert {r.since for r in table.rows} == {"right in the harness's Python"}
+    heading = "the harness&#39;s Python"
+    assert f'<th scope="col" title="{heading}">{heading}</th>' in render_html(*sample.args)
+    assert "the harness's Python" in text_of(
+        summary(sample.outcome, list(sample.results), sample.runs)
+    )
+
+
 def test_engines_have_a_table_each(several, emulated):
     runs = {**several.runs, **emulated.runs}
     results = (*emulated.results, *several.results)

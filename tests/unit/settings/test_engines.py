@@ -178,6 +178,46 @@ def test_a_label_is_asked_of_an_interpreter_without_release(load):
     assert {"vllm9"} == {s.release for s in matrix.settings}
 
 
+@pytest.mark.parametrize("written", ["$NO_SUCH_PLACE/bin/python", "${NO_SUCH_PLACE}"])
+@pytest.mark.parametrize("value", [None, ""])
+def test_an_unset_variable_is_named_with_its_place(load, monkeypatch, written, value):
+    monkeypatch.delenv("NO_SUCH_PLACE", raising=False)
+    if value is not None:
+        monkeypatch.setenv("NO_SUCH_PLACE", value)
+    text = f'engines:\n  - name: vllm\n    python: "{written}"\n' + CELLS
+
+    said = error_of(load, text)
+
+    assert said == (
+        f"some.yaml:3:13: python {written!r}: environment variable NO_SUCH_PLACE is not set; "
+        "set it, or name the interpreter with --python"
+    )
+
+
+@pytest.mark.parametrize("engine", [None, "vllm"])
+def test_an_unset_variable_of_a_replaced_entry_is_nobodys_business(
+    load, pythons, monkeypatch, engine
+):
+    monkeypatch.delenv("NO_SUCH_PLACE", raising=False)
+    text = "engines: [{name: vllm, python: $NO_SUCH_PLACE}]\n" + CELLS
+    asked = []
+
+    def ask(engine, python):
+        asked.append(python)
+        return "new"
+
+    matrix = load(text, engine=engine, pythons=[str(pythons / "a")], ask=ask)
+
+    assert {str(pythons / "a")} == {s.python for s in matrix.settings}
+    assert [str(pythons / "a")] == asked
+
+
+def test_an_unset_variable_of_the_command_line_is_named(monkeypatch):
+    monkeypatch.delenv("NO_SUCH_PLACE", raising=False)
+    with pytest.raises(UsageError, match="variable NO_SUCH_PLACE is not set"):
+        parse_interpreters("vllm", ["x=$NO_SUCH_PLACE/bin/python"])
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
