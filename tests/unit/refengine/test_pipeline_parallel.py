@@ -322,16 +322,26 @@ def test_every_rank_lives_through_the_lifecycle(make, weights, runner, mode):
     assert left(llm) == [0, 0, 0]
 
 
+def test_nothing_is_computed_while_one_rank_is_asleep(make):
+    llm = make("v1", "uva")
+    workers_of(llm)[1].sleep(1)
+
+    with pytest.raises(ConfigError, match="asleep"):
+        answers(llm)
+
+
 @pytest.mark.parametrize("layer", range(LAYERS))
 @RUNNERS
 def test_a_forward_that_fails_in_any_rank_leaves_all_as_they_were(make, runner, layer):
-    llm = make(runner, "prefetch")
+    llm = make(runner, "prefetch", offload_prefetch_step=1)
     before = answers(llm)
 
     llm.collective_rpc("fail_next_forward", (layer,))
     with pytest.raises(ForwardError, match=f"model.layers.{layer}.mlp"):
         answers(llm)
 
+    runners = [worker.model_runner for worker in workers_of(llm)]
+    assert [len(each.requests if runner == "v1" else each.slots) for each in runners] == [0, 0]
     assert [answers(llm), answers(llm)] == [before] * 2
     with pytest.raises(ConfigError, match=r"layer=5 must be within 0\.\.4"):
         llm.collective_rpc("fail_next_forward", (LAYERS,))
