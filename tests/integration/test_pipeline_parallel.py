@@ -181,7 +181,7 @@ def ignore_reloads(view):
     ("plant", "judge", "words"),
     [
         (one_wrong_byte, "integrity", "layers.7.mlp.down_proj.weight"),
-        (no_wait_for_copies, "ordering", "layers.4"),
+        (no_wait_for_copies, "ordering", "(in the target's rank 1)"),
         (wrap_around_the_ring, "placement", "rank 1: refill after layer"),
         (keep_memory, "memory", "Rank 1: the device had to hold"),
     ],
