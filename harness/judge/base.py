@@ -79,8 +79,8 @@ class Recorded:
 
     @property
     def place(self) -> str:
-        """`` (in the baseline)``, or nothing for the target."""
-        return "" if self.name == "target" else " (in the baseline)"
+        """`` (in the baseline)``, `` (in the target's rank 1)``, or nothing for the target."""
+        return "" if self.name == "target" else f" (in the {self.name})"
 
 
 def recorded_sides(

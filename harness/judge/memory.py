@@ -25,7 +25,7 @@ def judge_memory(case: Case, baseline: Run, target: Run) -> Finding | None:
     if len(baseline.rank_probes) != len(target.rank_probes) and _offloads(case):
         cause = "the sides are spread over unequal numbers of devices"
         sizes = f"{1 + len(baseline.rank_probes)} and {1 + len(target.rank_probes)}"
-        summary = f"{cause} ({sizes}): no saving to measure"
+        summary = f"{cause} ({sizes}): no saving to measure; give both the same"
         return finding("memory", Verdict.VACUOUS, summary, {}, cause=cause)
     words = [judge_rank(case, baseline, target)]
     pairs = zip(case.expected_ranks, case.expected_baseline_ranks, strict=False)

@@ -21,6 +21,13 @@ UNPINNED = [
 ]
 PIN_MATTERS = ("reload-changed", "sleep-1", "sleep-2", "engine-before")
 """Lifecycles that write host copies, or that an engine with another pin setting comes before."""
+STAGES = ["--pipeline-parallel-size", "2"]
+TWO_STAGES = [
+    ("reload-changed", "v1", RING),
+    ("sleep-2", "v2", RING),
+    ("failure", "v2", RING),
+    ("patch", "v1", BUDGET),
+]
 CYCLES = ("sleep-cycles", "reload-cycles")
 """Fifty of them: tried where a slot of the pool must be right again each time."""
 HARD_MODELS = ("seeded-llama-int8", "seeded-llama-tower", "seeded-lfm2")
@@ -79,3 +86,8 @@ def test_generating_without_weights_is_refused(refuse, runner, level):
 @pytest.mark.parametrize("lifecycle", PIN_MATTERS)
 def test_every_step_is_proven_without_pinned_memory(live_through, lifecycle, runner, args, env):
     check(live_through(lifecycle, args, env, runner=runner))
+
+
+@pytest.mark.parametrize(("lifecycle", "runner", "args"), TWO_STAGES)
+def test_every_step_is_proven_of_two_pipeline_stages(live_through, lifecycle, runner, args):
+    check(live_through(lifecycle, [*args, *STAGES], {}, runner=runner))
