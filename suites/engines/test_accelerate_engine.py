@@ -36,6 +36,17 @@ def test_every_form_passes_by_every_judge_in_accelerates_own_interpreter(python,
         assert result.case.target.release
 
 
+def test_a_convolutions_weight_that_its_parent_reads_is_right_in_every_form(python, run_matrix):
+    done = run_matrix(MATRICES / "accelerate_conv.yaml", "--python", python)
+
+    assert 0 == done.code, done.answer["outcome"]["sentence"]
+    cases = done.results("case")
+    assert 6 == len(cases)
+    for result in cases:
+        said = {f.judge: f.verdict.value for f in result.findings}
+        assert dict.fromkeys(JUDGES, "PASS") == said, result.case.anchor
+
+
 def test_an_empty_map_is_vacuous_though_every_token_is_equal(python, run_matrix):
     done = run_matrix(MATRICES / "accelerate_empty_map.yaml", "--python", python)
 

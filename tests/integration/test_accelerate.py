@@ -18,7 +18,12 @@ pytest.importorskip("accelerate")
 pytest.importorskip("transformers")
 
 MATRICES = Path(__file__).parents[2] / "suites/engines/matrices"
-FAULTS = ["disk-copy-damaged", "weights-of-another-layer", "weights-left-behind"]
+FAULTS = [
+    "disk-copy-damaged",
+    "weights-of-another-layer",
+    "weights-left-behind",
+    "conv-hook-not-forced",
+]
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +44,9 @@ def mapped(places, **fields):
     return Setting(engine="accelerate", offload=offload, instruments=("integrity",), **fields)
 
 
-def test_every_form_of_the_matrix_is_right_by_every_judge(tmp_path):
-    matrix = load_matrix(MATRICES / "accelerate.yaml")
+@pytest.mark.parametrize("name", ["accelerate.yaml", "accelerate_conv.yaml"])
+def test_every_form_of_the_matrix_is_right_by_every_judge(tmp_path, name):
+    matrix = load_matrix(MATRICES / name)
     works = [load_workload(w, load_model(name)) for w in matrix.workloads for name in matrix.models]
     plan = build_plan(matrix.settings, works, supports=engine_supports("accelerate"))
 
@@ -106,6 +112,45 @@ def test_weights_of_another_layer_are_told_by_whose_they_are(session):
 
     (word,) = [f for f in result.findings if f.judge == "integrity"]
     assert "layers.0.mlp.up_proj.weight holds layers.1" in word.summary
+
+
+@pytest.mark.parametrize("backend", ["cpu_offload", "disk_offload"])
+def test_the_convolutions_read_what_no_hook_brought_and_only_at_decode(session, backend):
+    setting = Setting(
+        engine="accelerate",
+        offload=OffloadConfig(offload_backend=backend),
+        instruments=("integrity",),
+        faults=("conv-hook-not-forced",),
+    )
+
+    result, run = compare(session, setting, "seeded-lfm2")
+
+    wrong = {
+        reads.name.removeprefix("model."): reads.digests
+        for reads in run.probe.integrity.reads
+        if set(reads.digests) != {reads.expected}
+    }
+    assert {f"layers.{i}.conv.conv.weight" for i in (0, 1, 3, 5, 6)} == set(wrong)
+    assert all(digests["nowhere"] == 2 * 7 for digests in wrong.values()), "2 prompts, 8 tokens"
+    said = {f.judge: f.verdict for f in result.findings}
+    assert {Verdict.PASS} == {said[n] for n in ("effect", "placement", "memory")}
+    _, clean = compare(session, replace(setting, faults=()), "seeded-lfm2")
+    first = [[answer.token_ids[0] for answer in each.outputs] for each in (run, clean)]
+    assert first[0] == first[1]
+
+
+def test_the_fault_of_convolutions_says_where_there_are_none(session):
+    setting = Setting(
+        engine="accelerate",
+        offload=OffloadConfig(offload_backend="cpu_offload"),
+        instruments=("integrity",),
+        faults=("conv-hook-not-forced",),
+    )
+
+    result, _ = compare(session, setting)
+
+    assert Verdict.ERROR is result.verdict
+    assert "found no convolution whose hook is run by force" in result.lead.summary
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -87,7 +87,7 @@ def wrong_reads(probe):
     return [r.name for r in probe.integrity.reads if set(r.digests) != {r.expected}]
 
 
-@pytest.mark.parametrize("model", ["tiny-llama", "seeded-mistral", "seeded-qwen3"])
+@pytest.mark.parametrize("model", ["tiny-llama", "seeded-mistral", "seeded-qwen3", "seeded-lfm2"])
 def test_the_baseline_answers_what_transformers_own_generate_answers(run, model):
     engine = run(model=model)
     workload = engine.workload
@@ -431,3 +431,18 @@ def test_on_a_gpu_every_form_answers_alike_and_frees_what_it_must(run, form):
     saved = left.memory.device_bytes - probe.memory.device_bytes
     assert abs(expected.offloaded_bytes - saved) < 512 * len(away)
     assert [] == wrong_reads(probe)
+
+
+@pytest.mark.parametrize("form", [None, "cpu", "disk", "map"])
+def test_a_weight_that_its_parent_reads_is_seen_at_each_token(run, form):
+    engine = run(form, "seeded-lfm2", instruments=("integrity-full",))
+    engine.generate(0)
+
+    reads = {r.name: r for r in engine.probe().integrity.reads}
+
+    names = {name for name, _ in engine.worker.model.named_parameters()}
+    assert names - {"lm_head.weight"} == set(reads)
+    convs = [r for name, r in reads.items() if name.endswith(".conv.conv.weight")]
+    assert 5 == len(convs)
+    assert {2 * 8} == {sum(r.digests.values()) for r in convs}
+    assert [] == wrong_reads(engine.probe())

@@ -146,3 +146,16 @@ def test_without_a_recorder_of_weights_nothing_is_hashed(view):
     view.observers = [SimpleNamespace()]
 
     assert (None, None) == collect(view)
+
+
+def test_a_buffer_that_a_slots_first_module_has_no_use_for_is_not_looked_at(view):
+    idle, layer = torch.full((3, 2), 7.0), view.model.layers[2]
+    layer.weight.data = idle  # layer 2 is of another shape than layer 0, whose slot it shares
+    view.copies[2] = torch.full((3, 2), 8.0)
+    expected = view.expected
+    view.buffers[0].copy_(view.copies[0])
+    view.pool_slots = lambda: [[view.buffers[0], idle], [view.buffers[1]]]
+
+    assert [] == wrong(read_at_rest(view, expected))
+    view.buffers[0].fill_(99.0)
+    assert [("layers.0.weight", 0)] == wrong(read_at_rest(view, expected))

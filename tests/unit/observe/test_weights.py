@@ -1,6 +1,7 @@
 """What compute reads: named, hashed at the moment of use, held against the checkpoint's bytes."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from harness.engines import view_of
 from harness.observe.checkpoint import expected_digests, source_names
 from harness.observe.instruments import attach, read_integrity
 from harness.observe.source import WeightSource
-from harness.observe.weights import EVERY, WeightRecorder, digest_of
+from harness.observe.weights import EVERY, NOWHERE, WeightRecorder, digest_of
 from harness.refengine.device import SimulatedDevice
 from tests.live import COPYING, PREFETCH, UVA, worker_of
 
@@ -193,3 +194,24 @@ def instrumented(monkeypatch):
         return device
 
     monkeypatch.setattr(owner, "get_device", make)
+
+
+def test_names_of_a_convolution_and_its_mlp_lead_to_the_checkpoints():
+    layer = "model.layers.0."
+    assert source_names(f"{layer}short_conv.conv.weight") == (f"{layer}conv.conv.weight",)
+    assert source_names(f"{layer}conv.conv.weight") == (f"{layer}conv.conv.weight",)
+    assert source_names(f"{layer}feed_forward.w13.weight") == (
+        f"{layer}feed_forward.w1.weight", f"{layer}feed_forward.w3.weight",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["sampled", "full"])
+def test_a_read_of_a_tensor_without_bytes_is_a_wrong_content_each_time(mode):
+    bench = Bench(mode)
+    bench.read()
+    good, bench.weight = digest_of(bench.weight), torch.empty(64, 64, device="meta")
+    bench.weight.param_name = "w"
+    bench.recorder.on_run(SimpleNamespace(is_copy=False, reads=(bench.weight,)))
+    bench.recorder.on_run(SimpleNamespace(is_copy=False, reads=(bench.weight,)))
+
+    assert bench.seen.digests == {good: 1, NOWHERE: 2}

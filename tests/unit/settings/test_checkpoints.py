@@ -26,6 +26,7 @@ SMALL = {
     "vocab_size": 64,
 }
 CONFIG = complete_config("LlamaForCausalLM", SMALL)
+GOLDEN_LFM2 = "13ed1f721f70018f52bd4cb41b2855414a8c02495001c5dcf2e711e7f45eb3bd"
 GOLDEN = "7a1af4be05f5e093a8adbcfd22f38918d57fd8540bd7f65ff728da98c9d24a89"
 
 
@@ -183,3 +184,16 @@ def test_config_on_disk_is_the_config_given(tmp_path):
     folder = ensure_checkpoint("owner/m", CONFIG, seed=1, cache_dir=tmp_path)
     assert json.loads((folder / "config.json").read_text()) == CONFIG
     assert folder.parent == tmp_path, "a slash in the name makes no folder"
+
+
+def test_an_lfm2_has_the_same_bytes_everywhere_and_its_convolutions_are_not_faint(tmp_path):
+    config = complete_config(
+        "Lfm2ForCausalLM", {**SMALL, "layer_types": ["conv", "full_attention"]}
+    )
+    folder = ensure_checkpoint("m", config, seed=1, cache_dir=tmp_path)
+    assert hash_of(folder) == GOLDEN_LFM2
+    shapes = list_tensor_shapes(config)
+    name = "model.layers.0.conv.conv.weight"
+    assert shapes[name] == (32, 1, 3)
+    assert 0.5 < make_tensor(name, (512, 1, 3), seed=1).std() < 0.7
+    assert "lm_head.weight" not in shapes, "tied unless it says else"

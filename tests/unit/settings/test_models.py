@@ -246,6 +246,61 @@ def test_without_huggingface_hub_nothing_is_downloaded(env, monkeypatch):
     assert download_snapshot("a/b", env) == "huggingface_hub is not installed"
 
 
+def copy_of_lfm2(tmp_path, env, **changes):
+    """A folder of one's own whose config leaves out what LFM2's code takes for granted."""
+    folder = tmp_path / "mine"
+    shutil.copytree(load_model("seeded-lfm2", env=env).path, folder)
+    config = json.loads((folder / "config.json").read_text())
+    for name in ("layer_types", "block_auto_adjust_ff_dim", "tie_word_embeddings"):
+        del config[name]
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "implied"),
+    [
+        ({}, ("full_attention", 256, True)),
+        ({"full_attn_idxs": [1]}, ("conv", 256, True)),
+        ({"block_ff_dim": 1000, "block_multiple_of": 8}, ("full_attention", 672, True)),
+        ({"block_ffn_dim_multiplier": 3.0}, ("full_attention", 768, True)),
+        ({"block_auto_adjust_ff_dim": False}, ("full_attention", 352, True)),
+        ({"tie_embedding": False}, ("full_attention", 256, False)),
+    ],
+)
+def test_what_an_lfm2s_config_implies_is_as_transformers_reads_it(env, tmp_path, changes, implied):
+    transformers = pytest.importorskip("transformers")
+    folder = copy_of_lfm2(tmp_path, env, **changes)
+
+    config = load_model(str(folder), env=env).config
+
+    theirs = transformers.Lfm2Config.from_pretrained(folder)
+    rows = transformers.models.lfm2.modeling_lfm2.Lfm2MLP(theirs).w1.out_features
+    found = (config["layer_types"][0], config["intermediate_size"], config["tie_word_embeddings"])
+    assert found == implied == (theirs.layer_types[0], rows, theirs.tie_word_embeddings)
+    assert config["layer_types"] == theirs.layer_types
+    assert config["block_auto_adjust_ff_dim"] is False
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ("{conv_bias: true}", "conv_bias=true is not implemented"),
+        ("{block_auto_adjust_ff_dim: true}", "block_auto_adjust_ff_dim=true is not implemented"),
+        ("{num_hidden_layers: 4}", "layer_types has 8 entries for 4 layers"),
+        ("{layer_types: [conv, mamba]}", "one of conv, full_attention, found 'mamba'"),
+        ("{mlp_bias: true}", "unknown key 'mlp_bias'"),
+    ],
+)
+def test_a_seeded_lfm2_is_of_known_layers(tmp_path, config, text):
+    body = "  s:\n    description: x\n    source: seeded\n    seed: 1\n"
+    file = write_models(
+        tmp_path, f"{body}    architecture: Lfm2ForCausalLM\n    config: {config}\n"
+    )
+    with pytest.raises(MatrixError, match=text):
+        list_models(file)
+
+
 # models.yaml
 
 
