@@ -57,6 +57,7 @@ class AccelerateView:
     sees_compute = True
     is_asleep = False
     tensor_part = (0, 1)
+    keeps_codes = False
 
     def __init__(self, worker: AccelerateWorker) -> None:
         self.worker = worker

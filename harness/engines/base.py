@@ -234,6 +234,11 @@ class EngineView(Protocol):
         ...
 
     @property
+    def keeps_codes(self) -> bool:
+        """Whether packed weights stand as `observe/checkpoint.py` has them, once loaded."""
+        ...
+
+    @property
     def sees_compute(self) -> bool:
         """Whether recorders see each read by compute; not where graphs are replayed."""
         ...

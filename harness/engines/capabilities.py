@@ -26,7 +26,7 @@ REFERENCE: dict[str, Json] = {
 VLLM: dict[str, Json] = {
     "runners": ("v1", "v2"),
     "backends": ("uva", "prefetch"),
-    "quantizations": (),
+    "quantizations": ("pack-quantized",),
 }
 """vLLM's, of any release: what one of them lacks is asked of the live engine."""
 

@@ -146,6 +146,7 @@ class ReferenceView(StackView):
     sees_compute = True
     slot_attribute = "slot_idx"
     tensor_part = (0, 1)
+    keeps_codes = True
 
     def __init__(self, worker: Any) -> None:
         self.worker = worker

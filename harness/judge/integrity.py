@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.core import Case, Finding, IntegrityTrace, Json, Run, Verdict, WeightReads
+from harness.core import (
+    Case,
+    Finding,
+    IntegrityTrace,
+    Json,
+    ProbeSnapshot,
+    Run,
+    Verdict,
+    WeightReads,
+)
 
 from .base import (
     Recorded,
@@ -47,7 +56,8 @@ def judge_integrity(case: Case, baseline: Run, target: Run) -> Finding | None:
 
     Abstains when neither side was asked to hash. VACUOUS when hashes that were asked for are
     missing, any parameter was never hashed, or none of them is in a checkpoint: then each was only
-    held against its own first read.
+    held against its own first read. An offloaded parameter that is in no checkpoint (loading gave
+    it another form) must be resident on the other side, with the very bytes.
     """
     sides = recorded_sides(case, baseline, target, INSTRUMENTS)
     if not sides:
@@ -67,9 +77,25 @@ def judge_integrity(case: Case, baseline: Run, target: Run) -> Finding | None:
         summary = f"{_short(moved)} is held against other bytes on each side: one is wrong"
         cause = "the sides hold different derived tensors"
         return finding("integrity", Verdict.FAIL, summary, evidence, cause=cause)
-    if unproven := first_unproven("integrity", sides, _unproven, evidence, "weight"):
+    others = {"target": (baseline.probe, *baseline.rank_probes)}
+    others["baseline"] = (target.probe, *target.rank_probes)
+
+    def reason_of(side: Recorded) -> str:
+        return _unproven(side, _resident(others[side.name.partition("'")[0]], side.probe.rank))
+
+    if unproven := first_unproven("integrity", sides, reason_of, evidence, "weight"):
         return unproven
     return finding("integrity", Verdict.PASS, proof_of_ranks(sides, _proof), evidence)
+
+
+def _resident(probes: Sequence[ProbeSnapshot | None], rank: int) -> frozenset[str]:
+    """Parameters that compute was seen to read on the device, in a worker of one side."""
+    for probe in probes:
+        trace = None if probe is None or probe.rank != rank else probe.integrity
+        if probe is not None and trace is not None and trace.mode != "rest":
+            read = {reads.name for reads in trace.reads if reads.digests}
+            return frozenset(p.name for p in probe.params if not p.is_offloaded and p.name in read)
+    return frozenset()
 
 
 def _wrong(side: Recorded, trace: IntegrityTrace | None) -> Iterator[_Wrong]:
@@ -91,7 +117,8 @@ def _differing(left: IntegrityTrace | None, right: IntegrityTrace | None) -> str
     return next((r.name for r in right.reads if expected.get(r.name, r.expected) != r.expected), "")
 
 
-def _unproven(side: Recorded) -> str:
+def _unproven(side: Recorded, resident: frozenset[str]) -> str:
+    """Why a side's hashes prove nothing; `resident` is what the other side reads on the device."""
     trace = side.probe.integrity
     if trace is None:
         return "the hashes that were asked for are missing"
@@ -106,18 +133,22 @@ def _unproven(side: Recorded) -> str:
     for param in sorted(lost, key=lambda p: not p.is_offloaded):
         where = "offloaded" if param.is_offloaded else "resident"
         return f"{_short(param.name)} is {where} and was never hashed"
-    return _held_against_itself(side, trace, hashed)
+    return _held_against_itself(side, trace, hashed, resident)
 
 
 def _held_against_itself(
-    side: Recorded, trace: IntegrityTrace, hashed: Mapping[str, WeightReads]
+    side: Recorded,
+    trace: IntegrityTrace,
+    hashed: Mapping[str, WeightReads],
+    resident: frozenset[str],
 ) -> str:
     """The first parameter that has nothing outside itself to be held against; empty if none.
 
     One on the device may be derived, as long as compute was seen to read it unchanged.
     """
     for param in side.probe.params:
-        if hashed[param.name].is_first_read and (param.is_offloaded or trace.mode == "rest"):
+        is_open = trace.mode == "rest" or (param.is_offloaded and param.name not in resident)
+        if hashed[param.name].is_first_read and is_open:
             unknown = f"{_short(param.name)} is in no checkpoint"
             return f"{unknown}, it was only held against its own first read"
     if all(reads.is_first_read for reads in hashed.values()):
@@ -136,7 +167,9 @@ def _proof(side: Recorded) -> str:
     if not own:
         return f"{text} the checkpoint's."
     rest = f"the {len(own)} that no checkpoint has ({shortlist(own)})"
-    return f"{text} the checkpoint's, and for {rest} those of its first read."
+    offloaded = {_short(p.name) for p in side.probe.params if p.is_offloaded} & set(own)
+    also = f", {len(offloaded)} of them the other side's resident ones" if offloaded else ""
+    return f"{text} the checkpoint's, and for {rest} those of its first read{also}."
 
 
 def _short(name: str) -> str:

@@ -17,6 +17,8 @@ from .rest import read_at_rest
 from .source import WeightSource
 from .weights import Reads, WeightRecorder
 
+PACKED = ("weight_packed", "weight_scale", "weight_shape")
+"""Ends of names of what holds a packed weight."""
 MAKER = "get_device"
 """Name in the engine's `engine_core` module through which it makes its device."""
 
@@ -143,6 +145,8 @@ def expected_for(view: EngineView, names: Iterable[str] | None = None) -> dict[s
     config = view.effective_config
     if names is None:
         names = [name for name, _ in view.model.named_parameters()]
+    if not view.keeps_codes:
+        names = [name for name in names if not name.endswith(PACKED)]
     if config.get("load_format") == "dummy":
         return {}
     dtype = getattr(torch, str(config["dtype"]))

@@ -16,6 +16,7 @@ from harness.core import (
     OffloadConfig,
     Setting,
 )
+from harness.core.engine_names import VLLM
 
 from .buffers import refill_order, slots
 from .ranks import of_rank
@@ -34,7 +35,8 @@ def expect(setting: Setting, model: ModelSpec, *, rank: int = 0) -> Expectation:
         return expect_hooks(setting, model)
     offload = setting.offload
     backend = offload.resolved_backend
-    whole = loaded_shapes(model, dtype=effective_dtype(setting, model))
+    dtype, is_vllm = effective_dtype(setting, model), setting.engine in VLLM
+    whole = loaded_shapes(model, dtype=dtype, keeps_shapes=is_vllm)
     loaded = of_rank(whole, model, setting, rank)
     layers = _by_layer(loaded)
     selectors: frozenset[str] = frozenset()

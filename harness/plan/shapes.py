@@ -61,8 +61,17 @@ def parameter_shapes(model: ModelSpec, *, dtype: str | None = None) -> tuple[Par
     return tuple(p for p in loaded_shapes(model, dtype=dtype) if not p.is_transient)
 
 
-def loaded_shapes(model: ModelSpec, *, dtype: str | None = None) -> tuple[ParamShape, ...]:
-    """As `parameter_shapes`, with those among them that only loading needs."""
+def loaded_shapes(
+    model: ModelSpec, *, dtype: str | None = None, keeps_shapes: bool = False
+) -> tuple[ParamShape, ...]:
+    """As `parameter_shapes`, with those among them that only loading needs.
+
+    Args:
+        model: see `parameter_shapes`.
+        dtype: see `parameter_shapes`.
+        keeps_shapes: of packed weights: one shape stays beside the codes, as in vLLM, whose
+            kernels also lay the codes out as they like, in as many bytes.
+    """
     if model.architecture not in ARCHITECTURES:
         raise SettingError(
             f"architecture={model.architecture!r} of model {model.name!r} has no placement "
@@ -82,10 +91,10 @@ def loaded_shapes(model: ModelSpec, *, dtype: str | None = None) -> tuple[ParamS
                 relative_name=name,
                 shape=shape,
                 dtype=own or dtype,
-                is_transient=name.endswith("weight_shape"),
+                is_transient=name.endswith("weight_shape") and not keeps_shapes,
             )
             for whole, dims in layer
-            for name, shape, own in _held(model, whole, dims)
+            for name, shape, own in _held(model, whole, dims, keeps_shapes)
         ]
     norm = "model.embedding_norm.weight" if model.architecture == LFM2 else "model.norm.weight"
     shapes.append(_outside(norm, (hidden,), dtype))
@@ -112,7 +121,7 @@ def _outside(name: str, shape: tuple[int, ...], dtype: str) -> ParamShape:
 
 
 def _held(
-    model: ModelSpec, name: str, shape: tuple[int, ...]
+    model: ModelSpec, name: str, shape: tuple[int, ...], keeps_shapes: bool
 ) -> Iterator[tuple[str, tuple[int, ...], str]]:
     """What holds a weight: itself, or codes and scales; with a dtype where it is not the model's.
 
@@ -122,7 +131,7 @@ def _held(
         yield name, shape, ""
         return
     (rows, columns), stem = shape, name.removesuffix("weight")
-    parts = FUSED_PARTS.get(name.split(".")[-2], 1)
+    parts = 1 if keeps_shapes else FUSED_PARTS.get(name.split(".")[-2], 1)
     yield f"{stem}weight_packed", (columns, rows // CODES_PER_WORD), "int32"
     yield f"{stem}weight_scale", (rows,), ""
     yield f"{stem}weight_shape", (2 * parts,), "int64"

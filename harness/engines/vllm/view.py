@@ -33,6 +33,7 @@ class VllmView(StackView):
     """See `EngineView`."""
 
     slot_attribute = "_buffer_slot_idx"
+    keeps_codes = False
 
     def __init__(self, worker: Any) -> None:
         # A worker of vLLM may stand in a wrapper that passes its attributes on.

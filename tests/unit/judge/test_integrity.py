@@ -211,7 +211,44 @@ def test_weights_held_against_nothing_but_their_first_read_are_not_proven():
     found = judge(left=dummy, right=dummy)
 
     assert found.verdict is Verdict.VACUOUS
-    assert "is in no checkpoint, it was only held against its own first read" in found.summary
+    assert "no parameter is in a checkpoint, each was held against its first read" in found.summary
+
+
+def changed_by_loading(trace):
+    """The same, where no checkpoint has the bytes of an offloaded parameter."""
+    reads = [replace(r, is_first_read="layers.3.mlp" in r.name) for r in trace.reads]
+    assert any(r.is_first_read for r in reads)
+    return replace(trace, reads=tuple(reads))
+
+
+def test_what_loading_changed_is_held_against_the_side_that_has_it_on_the_device():
+    changed = changed_by_loading(trace_of())
+    found = judge(left=changed, right=changed)
+
+    assert found.verdict is Verdict.PASS
+    assert found.summary.endswith("first read, 1 of them the other side's resident ones.")
+
+
+def test_what_loading_changed_is_not_proven_by_a_side_that_never_computed_with_it():
+    changed = changed_by_loading(trace_of())
+    unread = [r for r in changed.reads if not r.is_first_read]
+    for left in (replace(changed, reads=tuple(unread)), replace(changed, mode="rest")):
+        found = judge(left=left, right=changed)
+
+        assert found.verdict is Verdict.VACUOUS
+        assert "is in no checkpoint, it was only held against its own first read" in found.summary
+
+
+def test_what_loading_changed_must_be_the_same_bytes_on_both_sides():
+    changed = changed_by_loading(trace_of())
+    other = [
+        replace(r, expected="0" * 16, digests={"0" * 16: 1}) if r.is_first_read else r
+        for r in changed.reads
+    ]
+    found = judge(left=changed, right=replace(changed, reads=tuple(other)))
+
+    assert found.verdict is Verdict.FAIL
+    assert "is held against other bytes on each side: one is wrong" in found.summary
 
 
 def test_an_offload_that_never_took_effect_is_not_blamed_for_right_weights():

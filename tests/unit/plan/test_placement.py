@@ -7,6 +7,7 @@ from hypothesis import settings as hypothesis_settings
 
 from harness.core import GIB, Expectation, OffloadConfig, Setting, SettingError
 from harness.plan import expect, parameter_shapes
+from harness.plan.shapes import loaded_shapes
 from tests.strategies import model_specs, offload_configs
 
 quick = hypothesis_settings(max_examples=80, deadline=None, derandomize=True, database=None)
@@ -289,3 +290,54 @@ def test_expectation_never_contradicts_itself(model, offload):
     if expected.backend == "none":
         assert not expected.offloaded_bytes
         assert not expected.is_pinned
+
+
+def packed(model):
+    weights = {"format": "pack-quantized", "quant_method": "compressed-tensors"}
+    return replace(model, config={**model.config, "quantization_config": weights})
+
+
+def test_packed_weights_are_codes_scales_and_what_loading_deletes(make_model):
+    model = packed(make_model(num_hidden_layers=1))
+    loaded = {p.relative_name: (p.shape, p.dtype, p.is_transient) for p in loaded_shapes(model)}
+
+    assert ((128, 64), "int32", False) == loaded["self_attn.qkv_proj.weight_packed"]
+    assert ((256,), "float32", False) == loaded["self_attn.qkv_proj.weight_scale"]
+    assert ((6,), "int64", True) == loaded["self_attn.qkv_proj.weight_shape"]
+    assert ((352, 32), "int32", False) == loaded["mlp.down_proj.weight_packed"]
+    assert "lm_head.weight" in loaded
+    names = {p.relative_name for p in parameter_shapes(model)}
+    assert {n for n in loaded if not n.endswith("weight_shape")} == names
+
+
+def test_vllm_keeps_a_shape_beside_the_codes(make_model):
+    model = packed(make_model(num_hidden_layers=1))
+    uva = OffloadConfig(cpu_offload_gb=1)
+    own, vllm = (
+        expect(Setting(engine=engine, runner="v1", offload=uva), model)
+        for engine in ("reference", "vllm")
+    )
+
+    kept = [n for n in vllm.offloaded_params if n.endswith("weight_shape")]
+    assert 4 == len(kept)
+    assert own.offloaded_bytes + 4 * 16 == vllm.offloaded_bytes
+    assert set(own.offloaded_params) == set(vllm.offloaded_params) - set(kept)
+
+
+def test_what_only_loading_needs_is_taken_from_the_budget_all_the_same(make_model):
+    """Codes of 32,768 bytes, scales of 1,024, shapes of 48: the next one is offloaded or not."""
+    model, after_shapes = packed(make_model(num_hidden_layers=1)), 32_768 + 1_024 + 48
+    num = [
+        len(offloaded(model, cpu_offload_gb=num_bytes / GIB).offloaded_params)
+        for num_bytes in (after_shapes, after_shapes + 1)
+    ]
+
+    assert [2, 3] == num
+
+
+def test_another_quantization_has_no_arithmetic(make_model):
+    model = make_model()
+    model = replace(model, config={**model.config, "quantization_config": {"quant_method": "fp8"}})
+
+    with pytest.raises(SettingError, match=r"quantization .fp8. of model .* known: pack-quantized"):
+        parameter_shapes(model)

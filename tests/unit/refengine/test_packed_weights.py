@@ -68,8 +68,8 @@ def test_loading_leaves_transposed_codes_in_new_parameters_and_no_shapes(make):
 
     weight = layer.mlp.gate_up_proj
     assert ["weight_packed", "weight_scale"] == [name for name, _ in weight.named_parameters()]
-    assert (128, 176) == tuple(weight.weight_packed.shape)
-    assert (704,) == tuple(weight.weight_scale.shape)
+    assert (128, 192) == tuple(weight.weight_packed.shape)
+    assert (768,) == tuple(weight.weight_scale.shape)
     assert not [n for n, _ in layer.named_parameters() if n.endswith("weight_shape")]
 
 

@@ -35,8 +35,8 @@ def test_a_packed_checkpoint_holds_three_tensors_for_each_linear_weight_and_the_
     assert {"weight_packed", "weight_scale", "weight_shape"} == kinds
     assert not [n for n in tensors if "_proj." not in n and not n.endswith(".weight")]
     assert 3 * 7 * model.num_layers == sum("_proj." in n for n in tensors)
-    assert (352, 32) == tuple(tensors["model.layers.7.mlp.up_proj.weight_packed"].shape)
-    assert [352, 128] == tensors["model.layers.7.mlp.up_proj.weight_shape"].tolist()
+    assert (384, 32) == tuple(tensors["model.layers.7.mlp.up_proj.weight_packed"].shape)
+    assert [384, 128] == tensors["model.layers.7.mlp.up_proj.weight_shape"].tolist()
 
 
 def test_only_linear_weights_of_the_decoder_are_packed():
