@@ -2,12 +2,13 @@
 # Real engines on a GPU: ci/gpu.sh LABEL=PYTHON [LABEL=PYTHON ...], releases in their order.
 # Runs, each into reports/gpu/NAME: the embedded engine on its CUDA back end; vLLM eager with
 # recorders, compiled with recorded graphs, and, on the last release, with waits taken out of it;
-# what happens after the first generate (reloads, sleep, an engine before);
+# what happens after the first generate (reloads, sleep, an engine before); packed int8 weights;
+# with SESSIONS=ranks, on two GPUs, tensor and pipeline parallel;
 # with ACCELERATE=PYTHON also accelerate. MODEL names another model, JOBS the launches at once.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 if [ $# -eq 0 ]; then
-    sed -n '2,6s/^# //p' "$0" >&2
+    sed -n '2,7s/^# //p' "$0" >&2
     exit 2
 fi
 harness=${HARNESS:-.venv/bin/harness}
@@ -30,15 +31,21 @@ session() {  # NAME JOBS ARGUMENTS...
     [ "$code" -gt "$worst" ] && worst=$code
 }
 
-chosen=" ${SESSIONS:-reference eager sanitizer graph lifecycle accelerate} "
+chosen=" ${SESSIONS:-reference models eager sanitizer graph quantized lifecycle accelerate} "
 has() { [[ "$chosen" == *" $1 "* ]]; }
 
 has reference && session reference "${JOBS:-8}" --matrix $matrices/reference_cuda.yaml
+has models && session reference-models "${JOBS:-12}" \
+    --matrix $matrices/reference_cuda_models.yaml
 has eager && session vllm-eager "${JOBS:-10}" --matrix $matrices/vllm_gpu_eager.yaml \
     --engine vllm "${pythons[@]}"
 has sanitizer && session vllm-sanitizer "${JOBS:-10}" --matrix $matrices/vllm_gpu_sanitizer.yaml \
     --engine vllm --python "$last"
 has graph && session vllm-graph "${JOBS:-8}" --matrix $matrices/vllm_gpu_graph.yaml \
+    --engine vllm "${pythons[@]}"
+has quantized && session vllm-quantized "${JOBS:-10}" \
+    --matrix $matrices/vllm_gpu_quantized.yaml --engine vllm "${pythons[@]}"
+has ranks && session vllm-ranks "${JOBS:-4}" --matrix $matrices/vllm_gpu_ranks.yaml \
     --engine vllm "${pythons[@]}"
 if has lifecycle; then
     session vllm-lifecycle "${JOBS:-8}" --matrix $matrices/vllm_gpu_lifecycle.yaml \

@@ -14,6 +14,7 @@ from typing import Literal
 from .codec import Json, canonical_json
 from .engine_names import VLLM
 from .errors import SettingError
+from .spread import name_spread
 
 Runner = Literal["v1", "v2"]
 Backend = Literal["none", "uva", "prefetch", "cpu_offload", "disk_offload", "device_map"]
@@ -234,8 +235,10 @@ class Setting:
             parts.append("server")
         elif self.multiprocessing:
             parts.append("mp")
-        if self.engine_args or self.env or (self.python and not self.release):
-            rest = (self.engine, dict(self.engine_args), dict(self.env), self.python)
+        spread, args = name_spread(self.engine_args)
+        parts += spread
+        if args or self.env or (self.python and not self.release):
+            rest = (self.engine, args, dict(self.env), self.python)
             parts.append("x" + hashlib.sha256(canonical_json(rest).encode()).hexdigest()[:6])
         usual = DEFAULT_INSTRUMENTS.get(self.engine, ())
         if self.instruments and sorted(self.instruments) != sorted(usual):

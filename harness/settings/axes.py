@@ -13,10 +13,12 @@ from .nodes import Item
 
 SWITCHES = ("pin_memory", "uva", "multiprocessing", "server", "enforce_eager")
 AXES = ("runner", "offload", *SWITCHES)
+ENGINE_ARGS = "engine_args"
+"""An axis too: each value is laid over the matrix's own; which are known depends on the engine."""
 SETTING_AXES = ("runner", "multiprocessing", "server", "enforce_eager")
 
 Cell = dict[str, Any]
-"""Axis name -> value; that of `offload` is an `OffloadEntry`."""
+"""Axis name -> value; that of `offload` is an `OffloadEntry`, that of engine_args an `Item`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,8 @@ def reader_of(axis: str) -> Callable[[Item], Any]:
     """What reads a value on an axis."""
     if axis == "runner":
         return _read_runner
+    if axis == ENGINE_ARGS:
+        return lambda item: item
     return _read_offload if axis == "offload" else Item.flag
 
 

@@ -19,7 +19,7 @@ from harness.core import (
 )
 from harness.core.setting import ACCELERATE_BACKENDS
 
-from .axes import AXES, SETTING_AXES, Cell, OffloadEntry, reader_of
+from .axes import AXES, ENGINE_ARGS, SETTING_AXES, Cell, OffloadEntry, reader_of
 from .engines import (
     Ask,
     EngineEntry,
@@ -173,7 +173,8 @@ def _shared(top: Mapping[str, Item], entry: EngineEntry) -> dict[str, Any]:
 
 def _read_axes(item: Item) -> list[Cell]:
     """The product of all axes; the first axis of the file turns slowest."""
-    axes = {name: axis.sequence(reader_of(name)) for name, axis in item.mapping(AXES).items()}
+    given = item.mapping((*AXES, ENGINE_ARGS))
+    axes = {name: axis.sequence(reader_of(name)) for name, axis in given.items()}
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
@@ -188,8 +189,10 @@ def _build(cell: Cell, shared: Mapping[str, Any], place: Item) -> Setting:
     except SettingError as error:
         raise _field_item(at, str(error)).error(str(error)) from None
     rest = {n: cell[n] for n in SETTING_AXES if n in cell}
+    own = read_engine_args(cell.get(ENGINE_ARGS), shared["engine"])
+    rest[ENGINE_ARGS] = {**shared[ENGINE_ARGS], **own}
     try:
-        return Setting(**shared, **rest, offload=config)
+        return Setting(**{**shared, **rest, "offload": config})
     except SettingError as error:
         raise place.error(str(error)) from None
 

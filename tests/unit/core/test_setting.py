@@ -177,3 +177,14 @@ def test_recorders_do_not_show_in_an_id_unless_they_are_unusual():
         == dataclasses.replace(usual, instruments=("poison",)).setting_id
     )
     assert usual.baseline().instruments == usual.instruments
+
+
+def test_an_id_says_how_a_model_is_spread():
+    def id_of(**args):
+        return Setting(runner="v1", engine_args=args).setting_id
+
+    assert "v1-none-eager-pp2" == id_of(pipeline_parallel_size=2)
+    assert "v1-none-eager-tp2-pp4" == id_of(tensor_parallel_size=2, pipeline_parallel_size=4)
+    both = id_of(pipeline_parallel_size=2, max_num_seqs=4)
+    assert both.startswith("v1-none-eager-pp2-x")
+    assert len({both, id_of(max_num_seqs=4), id_of(pipeline_parallel_size=1), id_of()}) == 4

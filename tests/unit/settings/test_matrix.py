@@ -302,3 +302,23 @@ def test_a_matrix_may_name_several_workloads(tmp_path):
         "axes: {offload: [{cpu_offload_gb: 1}]}\n"
     )
     assert load_matrix(file).workloads == ("generates", "reload-same")
+
+
+def test_engine_arguments_are_an_axis_laid_over_the_matrixs_own(tmp_path):
+    file = tmp_path / "some.yaml"
+    file.write_text(
+        "models: [m]\nengine_args: {max_num_seqs: 4}\naxes:\n  runner: [v1]\n"
+        "  engine_args: [{}, {pipeline_parallel_size: 2}]\n"
+    )
+
+    found = [dict(setting.engine_args) for setting in load_matrix(file).settings]
+
+    assert [{"max_num_seqs": 4}, {"max_num_seqs": 4, "pipeline_parallel_size": 2}] == found
+
+
+def test_an_unknown_engine_argument_on_the_axis_has_its_place(tmp_path):
+    file = tmp_path / "some.yaml"
+    file.write_text("models: [m]\naxes:\n  runner: [v1]\n  engine_args: [{pipeline_size: 2}]\n")
+
+    with pytest.raises(MatrixError, match=r"some\.yaml:4:33: Unknown flag --pipeline-size"):
+        load_matrix(file)
