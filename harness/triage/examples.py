@@ -38,7 +38,10 @@ from harness.settings.tensors import MODEL_TYPES
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-Architecture = Literal["LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM"]
+LFM2 = "Lfm2ForCausalLM"
+Architecture = Literal[
+    "LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM", "Lfm2ForCausalLM"
+]
 Schedule = Literal["in_order", "copy_late", "compute_late", "seeded"]
 Instruments = tuple[str, ...]
 
@@ -48,8 +51,11 @@ Draw = Callable[["SearchStrategy[T]"], T]
 MODES = ("prefetch", "uva", "uva-copy")
 VOCAB_SIZE = 64
 MAX_POSITIONS = 64
-SELECTORS = ("self_attn", "mlp", "mlp.down_proj", "gate_up_proj", "input_layernorm", "q_norm")
-"""The last one is a parameter of Qwen3 alone."""
+SELECTORS = (
+    *("self_attn", "mlp", "mlp.down_proj", "gate_up_proj", "input_layernorm", "short_conv"),
+    "q_norm",
+)
+"""The last is a parameter of Qwen3 alone, the one before it of some of LFM2's layers."""
 USUAL: Instruments = ("ordering", "integrity")
 THOROUGH: Instruments = ("ordering", "integrity-full", "poison")
 
@@ -105,7 +111,14 @@ class Example:
             "bos_token_id": 0,
             "eos_token_id": 0,
             **({"sliding_window": 8} if self.architecture == "MistralForCausalLM" else {}),
+            **(self._two_kinds if self.architecture == LFM2 else {}),
         }
+
+    @property
+    def _two_kinds(self) -> dict[str, Json]:
+        """What LFM2's config has besides: every third layer attends, from the second on."""
+        kinds = ["full_attention" if idx % 3 == 1 else "conv" for idx in range(self.num_layers)]
+        return {"layer_types": kinds, "conv_L_cache": 3, "block_auto_adjust_ff_dim": False}
 
     @property
     def setting(self) -> Setting:

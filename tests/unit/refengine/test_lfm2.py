@@ -10,7 +10,7 @@ from harness.refengine import SamplingParams
 from harness.refengine.config import EngineConfig, UnsupportedSettingError
 from harness.refengine.device import get_device
 from harness.refengine.kv_cache import allocate_kv_caches, block_bytes
-from harness.refengine.layers import build_context, rms_norm
+from harness.refengine.layers import build_context, rms_norm, rotary_table
 from harness.refengine.models import ModelShape, make_model
 from harness.refengine.models.lfm2 import short_conv_block
 from harness.settings import load_model
@@ -216,6 +216,9 @@ def test_what_a_config_implies_is_what_transformers_makes_of_it(
     assert shape.intermediate_size == layer.feed_forward.w1.out_features
     assert shape.is_tied == theirs.tie_word_embeddings
     assert shape.eps == theirs.norm_eps
+    table = rotary_table(read.hf_config, shape.head_dim, 2, torch.float32)
+    angle = theirs.rope_parameters["rope_theta"] ** (-2 / shape.head_dim)
+    assert torch.allclose(table[1, 0, 1], torch.tensor(angle).cos())
     if not layer.is_attention_layer:
         assert shape.num_taps == layer.conv.conv.weight.shape[-1]
 
