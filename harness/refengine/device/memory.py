@@ -57,7 +57,8 @@ class Ledger:
         self._pinned_taken = 0
         self._viewed: dict[int, int] = {}
         self._live: dict[int, Allocation] = {}
-        self._away: set[int] = set()
+        self._away: dict[int, Allocation] = {}
+        """Those given back while their owner lives, by where they were; others may be there now."""
         self._freed: deque[tuple[int, weakref.ref[Any]]] = deque()
         self._current: dict[Space, int] = dict.fromkeys(SPACES, 0)
         self._peak: dict[Space, int] = dict.fromkeys(SPACES, 0)
@@ -78,29 +79,25 @@ class Ledger:
         self._count(allocation, 1)
 
     def find(self, address: int) -> Allocation | None:
-        """Return the live allocation that starts at `address`."""
+        """Return the allocation that starts at `address`, or started there when it was released."""
         self._settle()
-        return self._live.get(address)
+        return self._live.get(address) or self._away.get(address)
 
     def living(self, kinds: Collection[str]) -> list[Allocation]:
         """Return the live allocations of some kinds, oldest first."""
         self._settle()
-        return [a for a in self._live.values() if a.kind in kinds and a.address not in self._away]
+        return [a for a in self._live.values() if a.kind in kinds]
 
     def release(self, allocation: Allocation) -> None:
         """Count an allocation no longer: its memory was given back, though its owner lives."""
         self._settle()
-        self._away.add(allocation.address)
+        self._away[allocation.address] = self._live.pop(allocation.address)
         self._count(allocation, -1)
 
     def reclaim(self, allocation: Allocation, address: int) -> None:
         """Count a released allocation again, which is at `address` now."""
         self._settle()
-        self._away.discard(allocation.address)
-        if address == allocation.address:
-            self._count(allocation, 1)
-            return
-        del self._live[allocation.address]
+        del self._away[allocation.address]
         self.add(
             allocation.owner(),
             address=address,
@@ -165,15 +162,14 @@ class Ledger:
     def _settle(self) -> None:
         while self._freed:
             address, ref = self._freed.popleft()
-            allocation = self._live.get(address)
-            if allocation is None or allocation.owner is not ref:
-                continue  # it was released, and came back elsewhere
-            del self._live[address]
-            if address in self._away:
-                self._away.remove(address)
-            else:
-                self._count(allocation, -1)
-            self._viewed.pop(address, None)
+            for held in (self._live, self._away):
+                allocation = held.get(address)
+                if allocation is None or allocation.owner is not ref:
+                    continue  # it was released, and came back elsewhere
+                del held[address]
+                if held is self._live:
+                    self._count(allocation, -1)
+                    self._viewed.pop(address, None)
 
     def _count(self, allocation: Allocation, sign: int) -> None:
         space, num_bytes = allocation.space, sign * allocation.num_bytes

@@ -191,3 +191,39 @@ def test_a_reused_address_is_a_new_allocation():
 def test_a_negative_capacity_is_refused():
     with pytest.raises(ValueError, match="capacity_bytes=-1"):
         Ledger(-1)
+
+
+class Owner:
+    """Something that can die."""
+
+
+def test_memory_may_come_back_where_other_memory_was():
+    """Hardware's allocator hands the place of one storage to another that wakes up earlier."""
+    ledger, first, second = Ledger(), Owner(), Owner()
+    ledger.add(first, address=100, num_bytes=10, space="device", kind="weights")
+    ledger.add(second, address=200, num_bytes=20, space="device", kind="kv_cache")
+    away = ledger.living(("weights", "kv_cache"))
+
+    for allocation in away:
+        ledger.release(allocation)
+    assert [0, []] == [ledger.stats()["device"]["current"], ledger.living(("weights",))]
+    assert "weights" == ledger.find(100).kind
+    ledger.reclaim(away[0], 200)
+    ledger.reclaim(away[1], 100)
+
+    assert ["weights", "kv_cache"] == [ledger.find(200).kind, ledger.find(100).kind]
+    assert 30 == ledger.stats()["device"]["current"]
+    del first
+    assert [None, 20] == [ledger.find(200), ledger.stats()["device"]["current"]]
+
+
+def test_memory_whose_owner_dies_while_it_is_away_is_not_counted_twice():
+    ledger, owner = Ledger(), Owner()
+    ledger.add(owner, address=100, num_bytes=10, space="device", kind="weights")
+    (allocation,) = ledger.living(("weights",))
+    ledger.release(allocation)
+
+    del owner
+
+    assert ledger.find(100) is None
+    assert 0 == ledger.stats()["device"]["current"]
