@@ -75,6 +75,8 @@ class Waive:
     verdict: str
     """One of `WAIVABLE`; with any other verdict the cell is judged as if not waived."""
     reason: str
+    judges: tuple[str, ...] = ()
+    """The only ones that may object; empty: any."""
     link: str = ""
     """Where it is shown: a script, a report."""
     expires: str

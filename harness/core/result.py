@@ -95,8 +95,10 @@ class CaseResult:
     def is_waived(self) -> bool:
         """Whether it is red as its waive says, and the waive holds."""
         waive = self.case.waive
-        is_known = waive is not None and self.counts and self.verdict.value == waive.verdict
-        return is_known and all(f.judge != "waive" for f in self.findings)
+        if waive is None or not self.counts or self.verdict.value != waive.verdict:
+            return False
+        objecting = {f.judge for f in self.findings if f.verdict is not Verdict.PASS}
+        return "waive" not in objecting and (not waive.judges or objecting <= set(waive.judges))
 
     @property
     def behaved(self) -> bool:

@@ -89,10 +89,10 @@ def judge_integrity(case: Case, baseline: Run, target: Run) -> Finding | None:
 
 
 def _resident(probes: Sequence[ProbeSnapshot | None], rank: int) -> frozenset[str]:
-    """Parameters that compute was seen to read on the device, in a worker of one side."""
+    """Parameters that were hashed where they are on the device, in a worker of one side."""
     for probe in probes:
         trace = None if probe is None or probe.rank != rank else probe.integrity
-        if probe is not None and trace is not None and trace.mode != "rest":
+        if probe is not None and trace is not None:
             read = {reads.name for reads in trace.reads if reads.digests}
             return frozenset(p.name for p in probe.params if not p.is_offloaded and p.name in read)
     return frozenset()
@@ -147,7 +147,7 @@ def _held_against_itself(
     One on the device may be derived, as long as compute was seen to read it unchanged.
     """
     for param in side.probe.params:
-        is_open = trace.mode == "rest" or (param.is_offloaded and param.name not in resident)
+        is_open = (trace.mode == "rest" or param.is_offloaded) and param.name not in resident
         if hashed[param.name].is_first_read and is_open:
             unknown = f"{_short(param.name)} is in no checkpoint"
             return f"{unknown}, it was only held against its own first read"

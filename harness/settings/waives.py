@@ -10,7 +10,7 @@ from harness.core.case import WAIVABLE
 from .nodes import Item
 from .select import parse_selection
 
-_KEYS = ("cell", "verdict", "reason", "link", "expires")
+_KEYS = ("cell", "verdict", "reason", "judges", "link", "expires")
 _NEEDED = ("cell", "verdict", "reason", "expires")
 
 
@@ -37,6 +37,7 @@ def _read_waive(item: Item) -> Waive:
         cell=cell,
         verdict=keys["verdict"].text(WAIVABLE),
         reason=keys["reason"].text(),
+        judges=tuple(keys["judges"].sequence(Item.text)) if "judges" in keys else (),
         link=keys["link"].text() if "link" in keys else "",
         expires=_read_date(keys["expires"]),
     )

@@ -30,6 +30,11 @@ def test_the_named_verdict_is_waived_up_to_the_last_day():
     assert "expired on 2027-06-30" in late.lead.summary
 
 
+def test_a_waive_of_some_judges_holds_while_no_other_objects():
+    assert result(Verdict.FAIL, waive=replace(WAIVE, judges=("tokens", "effect"))).is_waived
+    assert not result(Verdict.FAIL, waive=replace(WAIVE, judges=("effect",))).is_waived
+
+
 def test_an_expired_waive_of_an_error_is_an_error():
     late = result(Verdict.ERROR, waive=replace(WAIVE, verdict="ERROR"), today=dt.date(2027, 7, 1))
     assert not late.is_waived

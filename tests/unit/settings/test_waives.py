@@ -32,6 +32,13 @@ def test_a_waive_is_read_with_its_date_as_text(load):
     )
 
 
+def test_a_waive_may_name_the_judges_that_may_object(load):
+    text = "  - {cell: v1, verdict: FAIL, judges: [effect], reason: x, expires: 2027-06-30}\n"
+    (waive,) = load(text).waives
+
+    assert ("effect",) == waive.judges
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
