@@ -44,7 +44,7 @@ has sanitizer && session vllm-sanitizer "${JOBS:-10}" --matrix $matrices/vllm_gp
 has graph && session vllm-graph "${JOBS:-8}" --matrix $matrices/vllm_gpu_graph.yaml \
     --engine vllm "${pythons[@]}"
 has quantized && session vllm-quantized "${JOBS:-10}" \
-    --matrix $matrices/vllm_gpu_quantized.yaml --engine vllm "${pythons[@]}"
+    --matrix $matrices/vllm_gpu_quantized.yaml --engine vllm --python "$last"
 has ranks && session vllm-ranks "${JOBS:-4}" --matrix $matrices/vllm_gpu_ranks.yaml \
     --engine vllm "${pythons[@]}"
 if has lifecycle; then

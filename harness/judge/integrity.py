@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from harness.core import (
@@ -77,25 +77,27 @@ def judge_integrity(case: Case, baseline: Run, target: Run) -> Finding | None:
         summary = f"{_short(moved)} is held against other bytes on each side: one is wrong"
         cause = "the sides hold different derived tensors"
         return finding("integrity", Verdict.FAIL, summary, evidence, cause=cause)
-    others = {"target": (baseline.probe, *baseline.rank_probes)}
-    others["baseline"] = (target.probe, *target.rank_probes)
+    shared = {left.rank: _hashed_resident(left, right) for left, right in pairs}
 
     def reason_of(side: Recorded) -> str:
-        return _unproven(side, _resident(others[side.name.partition("'")[0]], side.probe.rank))
+        return _unproven(side, shared.get(side.probe.rank, frozenset()))
 
     if unproven := first_unproven("integrity", sides, reason_of, evidence, "weight"):
         return unproven
     return finding("integrity", Verdict.PASS, proof_of_ranks(sides, _proof), evidence)
 
 
-def _resident(probes: Sequence[ProbeSnapshot | None], rank: int) -> frozenset[str]:
-    """Parameters that were hashed where they are on the device, in a worker of one side."""
-    for probe in probes:
-        trace = None if probe is None or probe.rank != rank else probe.integrity
-        if probe is not None and trace is not None:
-            read = {reads.name for reads in trace.reads if reads.digests}
-            return frozenset(p.name for p in probe.params if not p.is_offloaded and p.name in read)
-    return frozenset()
+def _hashed_resident(left: ProbeSnapshot, right: ProbeSnapshot) -> frozenset[str]:
+    """Parameters hashed in a worker of both sides, and on the device in one of them at least.
+
+    `_differing` has told if they were not the same bytes.
+    """
+    names: list[set[str]] = []
+    for probe in (left, right):
+        reads = () if probe.integrity is None else probe.integrity.reads
+        names.append({each.name for each in reads if each.digests})
+    resident = {p.name for probe in (left, right) for p in probe.params if not p.is_offloaded}
+    return frozenset(names[0] & names[1] & resident)
 
 
 def _wrong(side: Recorded, trace: IntegrityTrace | None) -> Iterator[_Wrong]:
@@ -117,8 +119,8 @@ def _differing(left: IntegrityTrace | None, right: IntegrityTrace | None) -> str
     return next((r.name for r in right.reads if expected.get(r.name, r.expected) != r.expected), "")
 
 
-def _unproven(side: Recorded, resident: frozenset[str]) -> str:
-    """Why a side's hashes prove nothing; `resident` is what the other side reads on the device."""
+def _unproven(side: Recorded, shared: frozenset[str]) -> str:
+    """Why a side's hashes prove nothing; `shared` is what `_hashed_resident` found."""
     trace = side.probe.integrity
     if trace is None:
         return "the hashes that were asked for are missing"
@@ -133,21 +135,21 @@ def _unproven(side: Recorded, resident: frozenset[str]) -> str:
     for param in sorted(lost, key=lambda p: not p.is_offloaded):
         where = "offloaded" if param.is_offloaded else "resident"
         return f"{_short(param.name)} is {where} and was never hashed"
-    return _held_against_itself(side, trace, hashed, resident)
+    return _held_against_itself(side, trace, hashed, shared)
 
 
 def _held_against_itself(
     side: Recorded,
     trace: IntegrityTrace,
     hashed: Mapping[str, WeightReads],
-    resident: frozenset[str],
+    shared: frozenset[str],
 ) -> str:
     """The first parameter that has nothing outside itself to be held against; empty if none.
 
     One on the device may be derived, as long as compute was seen to read it unchanged.
     """
     for param in side.probe.params:
-        is_open = (trace.mode == "rest" or param.is_offloaded) and param.name not in resident
+        is_open = (trace.mode == "rest" or param.is_offloaded) and param.name not in shared
         if hashed[param.name].is_first_read and is_open:
             unknown = f"{_short(param.name)} is in no checkpoint"
             return f"{unknown}, it was only held against its own first read"

@@ -39,7 +39,7 @@ class Work:
         self.is_copy = is_copy
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class LiveStream:
     """A stream of the process, the same object for the same handle."""
 

@@ -5,6 +5,7 @@ import torch
 
 from harness.engines.vllm import device as module
 from harness.engines.vllm.device import LiveDevice
+from harness.observe.ordering import OrderingRecorder
 
 
 class Witness:
@@ -168,3 +169,12 @@ def test_the_device_of_a_process_is_made_once_and_through_its_maker(monkeypatch)
     assert module.live_device() is None
     assert module.live_device("cpu") is module.live_device("cpu") is module.live_device()
     assert ["cpu"] == [each.name for each in made]
+
+
+def test_the_host_may_wait_for_a_stream_on_which_nothing_was_queued():
+    device = LiveDevice("cpu")
+    device.observers.append(OrderingRecorder(device.allocation_of))
+
+    device.on_host_wait(device.current_stream())
+
+    assert {} == device.observers[0].races

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from harness.core import IntegrityTrace, Verdict, WeightReads
-from harness.judge.integrity import judge_integrity
+from harness.judge.integrity import _hashed_resident, judge_integrity
 from tests.builders import (
     NUM_LAYERS,
     PREFETCH,
@@ -237,6 +237,21 @@ def test_what_loading_changed_is_not_proven_by_a_side_that_never_computed_with_i
 
     assert found.verdict is Verdict.VACUOUS
     assert "is in no checkpoint, it was only held against its own first read" in found.summary
+
+
+def test_after_a_step_each_side_vouches_for_the_other_where_one_is_resident():
+    rest = replace(changed_by_loading(trace_of()), mode="rest")
+    assert _hashed_resident(probe(rest, is_offloaded=False), probe(rest, is_offloaded=True))
+    assert not _hashed_resident(probe(rest, is_offloaded=True), probe(rest, is_offloaded=True))
+    unread = replace(rest, reads=())
+    assert not _hashed_resident(probe(unread, is_offloaded=False), probe(rest, is_offloaded=True))
+
+
+def probe(trace, *, is_offloaded):
+    """A worker whose one parameter is the offloaded layer's."""
+    run = baseline_run(case_of(), integrity=trace)
+    (param,) = [p for p in run.probe.params if "layers.3.mlp" in p.name][:1]
+    return replace(run.probe, params=(replace(param, is_offloaded=is_offloaded),))
 
 
 def test_what_loading_changed_must_be_the_same_bytes_on_both_sides():
