@@ -54,17 +54,23 @@ def _reload_keeps_slots(modules: EngineModules) -> None:
 def _reload_skips_resident(modules: EngineModules) -> None:
     """Only what the offloader holds is written."""
     owner: Any = modules.module("updates")
-    plain = owner.load_checkpoint
+    plain, plain_reload = owner.load_checkpoint, modules.module("runner.v1").reload_weights
+    held: list[Any] = []
 
-    def load_checkpoint(model: Any, folder: Any, *, masters: Any, write: Any) -> None:
+    def reload_weights(model: Any, offloader: Any, folder: Any) -> None:
+        held[:] = [param for param in model.parameters() if param in offloader.masters()]
+        plain_reload(model, offloader, folder)
+
+    def load_checkpoint(model: Any, folder: Any, destinations: Any, write: Any) -> None:
         params = dict(model.named_parameters())
 
         def write_offloaded(destination: Any, tensor: Any, name: str) -> None:
-            if params[name] in masters:
+            if any(params[name] is param for param in held):
                 write(destination, tensor, name)
 
-        plain(model, folder, masters=masters, write=write_offloaded)
+        plain(model, folder, destinations, write_offloaded)
 
+    replace_name(modules.module("runner.v1"), "reload_weights", reload_weights)
     replace_name(owner, "load_checkpoint", load_checkpoint)
 
 

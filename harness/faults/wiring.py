@@ -75,9 +75,9 @@ def _copy_but_say_view(modules: EngineModules) -> None:
     owner: Any = modules.module("offloader.uva").UVAOffloader
     plain = owner._offload_module
 
-    def offload_module(self: Any, module_index: int, module: Any) -> None:
+    def offload_module(self: Any, module_index: str, module: Any, prefix: str) -> None:
         self.uva_offloading = False
-        plain(self, module_index, module)
+        plain(self, module_index, module, prefix)
         self.uva_offloading = True
         for param in module.parameters():
             if hasattr(param, "_vllm_offloaded_cpu_data"):
@@ -90,9 +90,9 @@ def _view_but_say_copy(modules: EngineModules) -> None:
     owner: Any = modules.module("offloader.uva").UVAOffloader
     plain = owner._offload_module
 
-    def offload_module(self: Any, module_index: int, module: Any) -> None:
+    def offload_module(self: Any, module_index: str, module: Any, prefix: str) -> None:
         self.uva_offloading = True
-        plain(self, module_index, module)
+        plain(self, module_index, module, prefix)
         self.uva_offloading = False
         for param in module.parameters():
             vars(param).pop("_vllm_is_uva_offloaded", None)
