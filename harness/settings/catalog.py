@@ -55,6 +55,7 @@ _BY_ARCHITECTURE: dict[str, dict[str, Json]] = {
     },
 }
 _WORDS = {"torch_dtype": tuple(DTYPE_BYTES), "hidden_act": ("silu",)}
+PACKABLE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM")
 _NEVER_TRUE = ("conv_bias", "block_auto_adjust_ff_dim")
 
 _COMMON = ("description", "source", "architecture", "dtype", "aliases")
@@ -173,8 +174,11 @@ def _read_config(item: Item, architecture: str) -> dict[str, Json]:
 
 
 def _check_packable(item: Item, config: Mapping[str, Json]) -> None:
-    """Refuse another form than int8, and sizes that do not pack four to a word either way."""
+    """Refuse another form than int8, and models or sizes that do not pack four to a word."""
     item.text((INT8,))
+    architecture = config["architectures"][0]
+    if architecture not in PACKABLE:
+        raise item.error(f"a {architecture} is never packed; {', '.join(PACKABLE)} can be")
     for name in ("hidden_size", "intermediate_size", "head_dim"):
         if config[name] % CODES_PER_WORD:
             raise item.error(f"{name}={config[name]} must be a multiple of {CODES_PER_WORD}")

@@ -10,6 +10,8 @@ from harness.refengine.config import UnsupportedSettingError
 
 LFM2, TOWER = "Lfm2ForCausalLM", "PromptTowerLlamaForCausalLM"
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM", LFM2, TOWER)
+WHOLE = (LFM2, TOWER)
+"""Architectures whose weights are never packed."""
 ATTENTION, CONV = "full_attention", "conv"
 
 
@@ -65,7 +67,7 @@ class ModelShape:
             ("mlp_bias", config.get("mlp_bias")),
             ("use_sliding_window", config.get("use_sliding_window")),
             ("conv_bias", config.get("conv_bias")),
-            ("quantization_config", architecture == LFM2 and config.get("quantization_config")),
+            ("quantization_config", architecture in WHOLE and config.get("quantization_config")),
         ):
             if value:
                 raise UnsupportedSettingError(f"{name}={config[name]!r} is not implemented")

@@ -151,6 +151,14 @@ def test_another_quantization_is_refused_by_its_first_difference(changed_config,
         LLM(changed_config(change))
 
 
+def test_a_model_with_a_tower_is_never_packed(make_checkpoint):
+    quantized = {"quantization_config": {"quant_method": "compressed-tensors"}}
+    folder = make_checkpoint(architectures=["PromptTowerLlamaForCausalLM"], **quantized)
+
+    with pytest.raises(UnsupportedSettingError, match=r"quantization_config=.* is not implemented"):
+        LLM(folder, load_format="dummy")
+
+
 def test_packed_weights_are_not_made_at_random(make):
     with pytest.raises(UnsupportedSettingError, match="load_format='dummy'"):
         make("v1", "none", load_format="dummy")

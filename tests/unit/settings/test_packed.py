@@ -48,6 +48,17 @@ def test_only_linear_weights_of_the_decoder_are_packed():
         assert not is_packed(config, name)
 
 
+def test_a_model_of_other_layers_is_not_packed(tmp_path):
+    file = tmp_path / "models.yaml"
+    file.write_text(
+        "models:\n  m: {source: seeded, architecture: Lfm2ForCausalLM, seed: 1, description: d, "
+        "config: {}, quantization: int8}\n"
+    )
+
+    with pytest.raises(MatrixError, match="a Lfm2ForCausalLM is never packed"):
+        read_entries(file)
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
