@@ -17,6 +17,7 @@ test: $(STAMP)  ## the harness's own tests, then the product suites
 test-engines: $(STAMP)  ## real engines without a GPU: built once, each in its own environment, then run
 	ci/engines.sh $(ENGINES)
 	HARNESS_VLLM_PYTHON=$(ENGINES)/vllm/bin/python \
+	HARNESS_ENGINE_CACHE=$(ENGINES)/cache \
 	HARNESS_ACCELERATE_PYTHON=$(ENGINES)/accelerate/bin/python \
 	$(PY) -m pytest suites/engines tests/engines -n $(WORKERS) --dist loadfile -q \
 		--harness-store reports/engines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from harness.core.runfiles import OUTPUTS_FILE, PROBE_FILE, RUN_FILE, write_run
 from .absent import Absences
 from .classify import Ending, conclude_absent, conclude_run, describe_python
 from .environment import WarmKey, can_fork_warm, child_environment, warm_key
-from .plugin_folder import CACHES, register_plugin
+from .plugin_folder import KEPT, locate_caches, register_plugin
 from .process import Child, ChildLostError, ColdChild, NotStartedError, end_child
 from .request import LOG_FILE, LaunchRequest, write_request
 from .warm_parent import READY_TIMEOUT_S, WarmParent
@@ -209,8 +210,7 @@ class Launcher:
         is_own = setting.python is None and setting.engine not in VLLM
         env["PYTHONPATH"] = str(self._package_root(is_own=is_own))
         if setting.engine in VLLM:
-            own = self._scratch_dir / "cache" / (setting.release or "engine")
-            env |= {name: str(own / name.lower()) for name in CACHES if name not in setting.env}
+            env |= locate_caches(setting, self._scratch_dir / "cache", os.environ.get(KEPT))
         return env
 
     def _package_root(self, *, is_own: bool) -> Path:
