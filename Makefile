@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 2
 ENGINES := $(abspath $(VENV)-engines)
 
-.PHONY: run test test-engines check format setup faults bench clean
+.PHONY: run test test-engines engines check format setup faults bench clean
 
 run: $(STAMP)  ## run the offload matrix on the embedded engine; leaves reports/<session>/
 	$(VENV)/bin/harness run
@@ -14,13 +14,16 @@ test: $(STAMP)  ## the harness's own tests, then the product suites
 	$(PY) -m pytest tests -n $(WORKERS) -q
 	$(PY) -m pytest suites/ -n $(WORKERS) -q
 
-test-engines: $(STAMP)  ## real engines without a GPU: built once, each in its own environment, then run
-	ci/engines.sh $(ENGINES)
+test-engines:  ## real engines without a GPU: built once, each in its own environment, then run
+	$(MAKE) -j2 $(STAMP) engines
 	HARNESS_VLLM_PYTHON=$(ENGINES)/vllm/bin/python \
 	HARNESS_ENGINE_CACHE=$(ENGINES)/cache \
 	HARNESS_ACCELERATE_PYTHON=$(ENGINES)/accelerate/bin/python \
 	$(PY) -m pytest suites/engines tests/engines -n $(WORKERS) --dist loadfile -q \
 		--harness-store reports/engines
+
+engines:
+	ci/engines.sh $(ENGINES)
 
 check: $(STAMP)  ## style, types, import rules, size budgets, CI files against their schemas
 	$(VENV)/bin/ruff check .

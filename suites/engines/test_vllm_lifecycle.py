@@ -6,17 +6,16 @@ import pytest
 
 MATRICES = Path(__file__).parent / "matrices"
 FILES = ("vllm_emulation_lifecycle.yaml", "vllm_emulation_lifecycle_more.yaml")
-WAIVED = (4, 7)  # both reloads under prefetch; all that sleep, and V1 beside V2
+WAIVED = (4, 5)  # both reloads under prefetch; all that sleep, and V1 beside V2
 """Cells of each file that are red as known."""
 RUNNERS = ("v1", "v2")
 UVA, COPY, PREFETCH = "uva-gb1-pin0", "uva-gb1-uva0-pin0", "prefetch-g1n1s3-pin0"
-OFFLOADS = (UVA, COPY, PREFETCH)
 RIGHT = [
     (work, offload)
     for work, offloads in {
         "reload-changed": (UVA, COPY),
         "reload-same": (UVA, COPY),
-        "engine-before": OFFLOADS,
+        "engine-before": (COPY, PREFETCH),
     }.items()
     for offload in offloads
 ]
@@ -68,7 +67,7 @@ def test_a_reload_misses_the_host_copies_of_a_prefetch_offloader(cells, work, ru
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("offload", OFFLOADS)
+@pytest.mark.parametrize("offload", [COPY, PREFETCH])
 def test_a_sleep_that_frees_nothing_proves_nothing(cells, runner, offload):
     result = cells["sleep-1", runner, offload]
     assert "VACUOUS" == result.verdict.value
@@ -77,7 +76,7 @@ def test_a_sleep_that_frees_nothing_proves_nothing(cells, runner, offload):
 
 
 def test_every_red_cell_is_waived_by_name_and_the_controls_are_right(finished, cells):
-    assert len(cells) == 24
+    assert len(cells) == 20
     for done, num in zip(finished, WAIVED, strict=True):
         outcome = done.answer["outcome"]
         assert 0 == done.code, outcome["sentence"]
