@@ -65,7 +65,7 @@ def _reload_skips_resident(modules: EngineModules) -> None:
         params = dict(model.named_parameters())
 
         def write_offloaded(destination: Any, tensor: Any, name: str) -> None:
-            if any(params[name] is param for param in held):
+            if name not in params or any(params[name] is param for param in held):
                 write(destination, tensor, name)
 
         plain(model, folder, destinations, write_offloaded)

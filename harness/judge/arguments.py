@@ -75,7 +75,7 @@ def same_value(asked: Json, effective: Json) -> bool | None:
     `auto` and None leave the choice to the engine. Numbers are equal by value, lists as sets, a
     mapping when every key asked for is; `torch.float16`, `float16` and `half` are one, and so are
     two spellings of a path. None: a structure was asked for and only its text is known, or the
-    other way round, or a word stands for a number.
+    other way round, or the name of an enumeration's member stands for a number.
     """
     if asked is None or asked == "auto":
         return True
@@ -95,7 +95,9 @@ def _is_other_kind(asked: Json, effective: Json) -> bool:
         return True
     if isinstance(effective, Mapping) and not isinstance(asked, Mapping):
         return True
-    return {type(_plain(asked)), type(_plain(effective))} == {str, float}
+    names = [v for v in (asked, effective) if isinstance(v, str) and v.isupper()]
+    numbers = [v for v in (asked, effective) if isinstance(v, int) and not isinstance(v, bool)]
+    return len(names) == len(numbers) == 1
 
 
 def _as_set(values: list[Json] | tuple[Json, ...]) -> set[str]:

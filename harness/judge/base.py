@@ -18,6 +18,9 @@ from harness.core import (
     Verdict,
 )
 
+WORST_FIRST = (Verdict.FAIL, Verdict.VACUOUS, Verdict.PASS)
+"""What one judge may say, the word that decides first."""
+
 
 class Judge(Protocol):
     """Gives one word on one case, or None when the case asks nothing of it.

@@ -56,8 +56,9 @@ def judge_integrity(case: Case, baseline: Run, target: Run) -> Finding | None:
 
     Abstains when neither side was asked to hash. VACUOUS when hashes that were asked for are
     missing, any parameter was never hashed, or none of them is in a checkpoint: then each was only
-    held against its own first read. An offloaded parameter that is in no checkpoint (loading gave
-    it another form) must be resident on the other side, with the very bytes.
+    held against its own first read. A parameter that is in no checkpoint (loading gave it another
+    form) and is offloaded, or hashed at rest, must have been hashed on both sides, with the same
+    bytes, and be resident on one of them.
     """
     sides = recorded_sides(case, baseline, target, INSTRUMENTS)
     if not sides:
@@ -71,8 +72,10 @@ def judge_integrity(case: Case, baseline: Run, target: Run) -> Finding | None:
             "another layer's weights" if wrong[0].holder else "bytes that are no weights"
         )
         return finding("integrity", Verdict.FAIL, wrong[0].text + more, evidence, cause=cause)
-    pairs = [(probe_of(baseline), probe_of(target))]
-    pairs += zip(baseline.rank_probes, target.rank_probes, strict=False)
+    pairs: list[tuple[ProbeSnapshot, ProbeSnapshot]] = []
+    if len(baseline.rank_probes) == len(target.rank_probes):  # else each holds other parts
+        pairs.append((probe_of(baseline), probe_of(target)))
+        pairs += zip(baseline.rank_probes, target.rank_probes, strict=True)
     if moved := next(filter(None, (_differing(b.integrity, t.integrity) for b, t in pairs)), ""):
         summary = f"{_short(moved)} is held against other bytes on each side: one is wrong"
         cause = "the sides hold different derived tensors"

@@ -7,18 +7,17 @@ from dataclasses import asdict, replace
 from harness.core import Case, Expectation, Finding, Json, MemoryTrace, Run, Verdict
 from harness.core.workload import OTHER_ENGINE
 
-from .base import count_bytes, finding, nothing_offloaded, probe_of, run_of_rank
+from .base import WORST_FIRST, count_bytes, finding, nothing_offloaded, probe_of, run_of_rank
 from .growth import GREW, who_grew
 
 WEIGHT_KINDS = ("weights", "buffer_pool", "graph_weights")
 """Device bytes compared when the sides differ in more than offload, so that state may differ."""
-_WORST = (Verdict.FAIL, Verdict.VACUOUS, Verdict.PASS)
 TAX_SHARE = 0.25
 """Of the offloaded bytes: host memory that grows by more beyond them is named."""
 
 
 def judge_memory(case: Case, baseline: Run, target: Run) -> Finding | None:
-    """The worst that is said of any rank, each of which has a device of its own; see `judge_rank`.
+    """The worst that is said of any rank, each of which has a device of its own; see `_judge_rank`.
 
     VACUOUS where the sides are spread over unequal numbers of ranks: no device has a counterpart.
     """
@@ -27,16 +26,16 @@ def judge_memory(case: Case, baseline: Run, target: Run) -> Finding | None:
         sizes = f"{1 + len(baseline.rank_probes)} and {1 + len(target.rank_probes)}"
         summary = f"{cause} ({sizes}): no saving to measure; give both the same"
         return finding("memory", Verdict.VACUOUS, summary, {}, cause=cause)
-    words = [judge_rank(case, baseline, target)]
+    words = [_judge_rank(case, baseline, target)]
     pairs = zip(case.expected_ranks, case.expected_baseline_ranks, strict=False)
     for number, (expected, other) in enumerate(pairs):
-        if number >= len(target.rank_probes):
+        if number >= min(len(run.rank_probes) for run in (baseline, target)):
             break  # the effect judge tells of ranks that were not read
         alone = replace(case, expected=expected, expected_baseline=other)
-        word = judge_rank(alone, *(run_of_rank(run, number) for run in (baseline, target)))
+        word = _judge_rank(alone, *(run_of_rank(run, number) for run in (baseline, target)))
         words.append(word and replace(word, summary=f"Rank {number + 1}: {word.summary}"))
     said = [word for word in words if word is not None]
-    first = min(said, key=lambda word: _WORST.index(word.verdict), default=None)
+    first = min(said, key=lambda word: WORST_FIRST.index(word.verdict), default=None)
     if first is None or first.verdict is not Verdict.PASS or len(said) == 1:
         return first
     evidence = {**first.evidence, "ranks": [dict(word.evidence) for word in said[1:]]}
@@ -49,7 +48,7 @@ def _offloads(case: Case) -> bool:
     return any(each.offloaded_bytes for each in (*sides, *ranks))
 
 
-def judge_rank(case: Case, baseline: Run, target: Run) -> Finding | None:
+def _judge_rank(case: Case, baseline: Run, target: Run) -> Finding | None:
     """Compare the device bytes saved with offloaded bytes minus the pool, and find the copies.
 
     Equal within the allocator's rounding of each tensor involved: to the byte where it does not

@@ -86,13 +86,31 @@ def _differences(
     if probe.reported_offloaded_bytes != probe.offloaded_bytes:
         counts = f"{probe.reported_offloaded_bytes:,} against {probe.offloaded_bytes:,} bytes"
         found.append(f"has an offloader that miscounts: {counts}")
-    for what, values in (
-        (
-            "pinned",
-            [{p.is_pinned for p in each.params if p.is_offloaded} for each in (probe, first)],
-        ),
-        ("views", [{p.is_uva for p in each.params if p.is_offloaded} for each in (probe, first)]),
+    return found + (_other_manner(first, probe) if expected is None else _manner(probe, expected))
+
+
+def _manner(probe: ProbeSnapshot, expected: Expectation) -> list[str]:
+    """How a rank holds its offloaded parameters, where that is not as computed for it."""
+    held = [param for param in probe.params if param.is_offloaded]
+    found = []
+    for what, num, is_wanted in (
+        ("pinned", sum(param.is_pinned for param in held), expected.is_pinned),
+        ("views of host memory", sum(param.is_uva for param in held), expected.is_uva),
     ):
-        if values[0] and values[1] and values[0] != values[1]:
+        if num != (len(held) if is_wanted else 0):
+            wanted = "all" if is_wanted else "none"
+            found.append(f"has {num} of {len(held)} offloaded parameters {what}, {wanted} wanted")
+    return found
+
+
+def _other_manner(first: ProbeSnapshot, probe: ProbeSnapshot) -> list[str]:
+    """How a rank holds its offloaded parameters, where rank 0 holds its own otherwise."""
+    held = [[param for param in each.params if param.is_offloaded] for each in (probe, first)]
+    if not all(held):
+        return []
+    found = []
+    for what, name in (("pinned", "is_pinned"), ("views", "is_uva")):
+        mine, other = ({getattr(param, name) for param in each} for each in held)
+        if mine != other:
             found.append(f"holds its offloaded parameters otherwise than rank 0 ({what})")
     return found

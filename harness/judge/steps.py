@@ -6,12 +6,11 @@ from dataclasses import replace
 
 from harness.core import Case, Finding, Run, Verdict
 
-from .base import Judge, finding
+from .base import WORST_FIRST, Judge, finding
 from .sleep import judge_sleep
 
 PER_STEP = ("effect", "placement", "integrity")
 """Judges asked after every step; the others speak of the whole run."""
-_WORST = (Verdict.FAIL, Verdict.VACUOUS, Verdict.PASS)
 
 
 def judge_lifecycle(
@@ -43,7 +42,7 @@ def judge_lifecycle(
             found.append(replace(word, summary=f"{place}: {word.summary}"))
     if at_end is not None:
         found.append(at_end)
-    return min(found, key=lambda word: _WORST.index(word.verdict), default=None)
+    return min(found, key=lambda word: WORST_FIRST.index(word.verdict), default=None)
 
 
 def _at(run: Run, step_idx: int) -> Run | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from harness.core import Case, ProbeSnapshot, Run, Step
 
 SAME_WEIGHTS = "a reload of the same weights proves no update"
+FIXED = ("weight_shape",)
+"""Ends of names of parameters that are the same in every checkpoint of a model."""
 SAME_PATCH = "a patch that changes no weight proves no update"
 
 
@@ -15,9 +17,15 @@ def unproven_update(case: Case, baseline: Run) -> str:
     were to be before and after it, where their digests are known, else from its answers.
     """
     for step_idx, step in enumerate(case.workload.steps):
-        if claims_update(step) and _changes_nothing(case, baseline, step_idx):
+        if not claims_update(step):
+            continue
+        if _changes_nothing(case, baseline, step_idx):
             reason = SAME_PATCH if step.kind == "apply_sparse_weight_patches" else SAME_WEIGHTS
             return f"{reason}: step {step_idx} ({step.name})"
+        if name := _unknown_unchanged(baseline, step_idx, step):
+            return (
+                f"{name} is in no checkpoint, and step {step_idx} ({step.name}) left it as it was"
+            )
     return ""
 
 
@@ -28,9 +36,7 @@ def claims_update(step: Step) -> bool:
 
 
 def _changes_nothing(case: Case, run: Run, step_idx: int) -> bool:
-    digests: dict[int, dict[tuple[int, str], str]] = {}
-    for probe in (*run.step_probes, *run.step_rank_probes):
-        digests.setdefault(probe.step_idx, {}).update(_expected(probe))
+    digests = _digests(run)
     before, after = digests.get(step_idx - 1), digests.get(step_idx)
     if before and after:
         common = before.keys() & after.keys()
@@ -42,6 +48,34 @@ def _changes_nothing(case: Case, run: Run, step_idx: int) -> bool:
         return False
     first, second = (_answers(run, idx) for idx in (earlier[-1], later[0]))
     return bool(first) and first == second
+
+
+def _unknown_unchanged(run: Run, step_idx: int, step: Step) -> str:
+    """A parameter that a step must have written, has the same bytes after it, and no checkpoint.
+
+    What no checkpoint holds is held against its own first read after each step, which cannot tell
+    old weights from new ones.
+    """
+    before = _digests(run).get(step_idx - 1, {})
+    named = step.args.get("params")
+    for probe in (*run.step_probes, *run.step_rank_probes):
+        if probe.step_idx != step_idx or probe.integrity is None:
+            continue
+        params = {param.name for param in probe.params if not param.name.endswith(FIXED)}
+        for reads in probe.integrity.reads:
+            is_written = reads.name in params and (named is None or reads.name in named)
+            is_same = before.get((probe.rank, reads.name)) == reads.expected
+            if reads.is_first_read and is_written and is_same:
+                return reads.name
+    return ""
+
+
+def _digests(run: Run) -> dict[int, dict[tuple[int, str], str]]:
+    """Step -> what each parameter of each rank was held against after it."""
+    digests: dict[int, dict[tuple[int, str], str]] = {}
+    for probe in (*run.step_probes, *run.step_rank_probes):
+        digests.setdefault(probe.step_idx, {}).update(_expected(probe))
+    return digests
 
 
 def _expected(probe: ProbeSnapshot) -> dict[tuple[int, str], str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 from harness.core import UsageError, Waive
-from harness.core.case import WAIVABLE
+from harness.core.case import JUDGE_NAMES, WAIVABLE
 
 from .nodes import Item
 from .select import parse_selection
@@ -37,10 +37,14 @@ def _read_waive(item: Item) -> Waive:
         cell=cell,
         verdict=keys["verdict"].text(WAIVABLE),
         reason=keys["reason"].text(),
-        judges=tuple(keys["judges"].sequence(Item.text)) if "judges" in keys else (),
+        judges=tuple(keys["judges"].sequence(_read_judge)) if "judges" in keys else (),
         link=keys["link"].text() if "link" in keys else "",
         expires=_read_date(keys["expires"]),
     )
+
+
+def _read_judge(item: Item) -> str:
+    return item.text(JUDGE_NAMES)
 
 
 def _read_date(item: Item) -> str:

@@ -38,9 +38,13 @@ from harness.settings.tensors import MODEL_TYPES
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-LFM2 = "Lfm2ForCausalLM"
+LFM2, TOWER = "Lfm2ForCausalLM", "PromptTowerLlamaForCausalLM"
 Architecture = Literal[
-    "LlamaForCausalLM", "MistralForCausalLM", "Qwen3ForCausalLM", "Lfm2ForCausalLM"
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen3ForCausalLM",
+    "Lfm2ForCausalLM",
+    "PromptTowerLlamaForCausalLM",
 ]
 Schedule = Literal["in_order", "copy_late", "compute_late", "seeded"]
 Instruments = tuple[str, ...]
@@ -112,6 +116,7 @@ class Example:
             "eos_token_id": 0,
             **({"sliding_window": 8} if self.architecture == "MistralForCausalLM" else {}),
             **(self._two_kinds if self.architecture == LFM2 else {}),
+            **({"num_tower_layers": 2} if self.architecture == TOWER else {}),
         }
 
     @property

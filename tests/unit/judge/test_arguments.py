@@ -62,8 +62,11 @@ def judge(arguments, effective, on_baseline=None):
         (3, {"mode": 3}, None),
         ("NONE", "none", True),
         ("VLLM_COMPILE", 3, None),
-        (16, "native", None),
-        ("x", True, None),
+        (16, "native", False),
+        (4096, "auto", False),
+        (True, "none", False),
+        ("x", True, False),
+        (3, "VLLM_COMPILE", None),
         ("x", None, False),
     ],
 )

@@ -158,6 +158,39 @@ def test_a_rank_that_offloads_against_what_was_computed_is_told():
     assert found.summary.startswith("rank 1 holds an offloaded parameter, it must not")
 
 
+@pytest.mark.parametrize(("field", "word"), [("is_pinned", "pinned"), ("is_uva", "views")])
+def test_how_a_rank_holds_its_weights_is_held_against_its_own_expectation(field, word):
+    """Also where rank 0 has nothing that it could be compared with."""
+    case = two_ranks(UVA)
+    runs = both(case)
+    nothing = replace(case.expected, **NOTHING)
+    case = replace(case, expected=nothing, expected_ranks=(case.expected,))
+    run = runs["target"]
+    (rank,) = run.rank_probes
+    params = [replace(p, **{field: not getattr(p, field)}) for p in rank.params]
+    bare = replace(run.probe, **idle(case))
+    wrong = replace(run, probe=bare, rank_probes=(replace(rank, params=tuple(params)),))
+
+    right = judge_effect(case, runs["baseline"], replace(run, probe=bare))
+    found = judge_effect(case, runs["baseline"], wrong)
+
+    assert right.verdict is Verdict.PASS, right.summary
+    assert found.verdict is Verdict.VACUOUS
+    assert "rank 1 has" in found.summary
+    assert word in found.summary
+
+
+def test_memory_of_a_rank_that_was_not_read_is_left_to_the_effect_judge():
+    case = two_ranks()
+    runs = both(case)
+    nothing = replace(
+        case, expected=case.expected_baseline, expected_ranks=case.expected_baseline_ranks
+    )
+    alone = replace(runs["baseline"], rank_probes=())
+
+    assert judge_memory(nothing, alone, runs["baseline"]) is None
+
+
 def test_a_rank_that_copies_nothing_although_it_must_is_vacuous():
     case = two_ranks()
     runs = both(case, left={"ordering": BARE}, right={"ordering": BARE}, ordering=TRACE)
@@ -198,6 +231,15 @@ def test_ranks_held_against_other_bytes_on_each_side_fail():
 
     assert found.verdict is Verdict.FAIL
     assert "embed is held against other bytes on each side" in found.summary
+
+
+def test_sides_that_are_spread_unequally_hold_other_parts_and_are_not_compared():
+    case = two_ranks(UVA)
+    runs = both(case, right={"integrity": integrity("b", "b")}, integrity=integrity())
+    alone = replace(runs["baseline"], rank_probes=())
+    found = judge_integrity(case, alone, runs["target"])
+
+    assert found.verdict is not Verdict.FAIL
 
 
 def lifecycle(case, run, steps, traces):

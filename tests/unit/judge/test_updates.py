@@ -63,6 +63,37 @@ def test_digests_speak_before_answers():
     assert "proves no update" in unproven_update(case, baseline)
 
 
+def unknown(run, *, name, digests):
+    """The run with one more parameter, which no checkpoint has, read as `digests` by step."""
+    param = replace(run.probe.params[0], name=name)
+    probes = []
+    for probe, digest in zip(run.step_probes, digests, strict=True):
+        read = WeightReads(
+            name=name, layer_idx=0, expected=digest, digests={digest: 1}, is_first_read=True
+        )
+        whole = replace(probe.integrity, reads=(*probe.integrity.reads, read))
+        probes.append(replace(probe, params=(*probe.params, param), integrity=whole))
+    return replace(run, step_probes=tuple(probes))
+
+
+@pytest.mark.parametrize(
+    ("step", "name", "digests", "is_proven"),
+    [
+        (CHANGED, "l.0.weight_packed", ("p", "q", "q"), True),
+        (CHANGED, "l.0.weight_packed", ("p", "p", "p"), False),
+        (CHANGED, "l.0.weight_shape", ("p", "p", "p"), True),
+        (PATCH, "l.0.weight_packed", ("p", "p", "p"), True),
+    ],
+)
+def test_what_no_checkpoint_has_must_be_other_bytes_after_an_update(step, name, digests, is_proven):
+    """Its first read after each step is all it is held against, on both sides."""
+    case, baseline, _ = build(step, after=OTHER, digests=("a", "b", "b"))
+    reason = unproven_update(case, unknown(baseline, name=name, digests=digests))
+
+    wanted = f"{name} is in no checkpoint, and step 1 ({step.name}) left it as it was"
+    assert reason == ("" if is_proven else wanted)
+
+
 def test_a_reload_that_claims_no_update_may_change_nothing():
     assert judge_tokens(*build(SAME)).verdict is Verdict.PASS
 
