@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from harness.core import CaseResult, Run, Setting
+from harness.core.spread import name_spread
 
 from .cell import CellView
 from .changes import ChangeRow, view_changes
@@ -166,9 +167,10 @@ def _runner(result: CaseResult, varying: frozenset[str], usual: tuple[str, ...])
         parts.append("server")
     elif setting.multiprocessing and "multiprocessing" in varying:
         parts.append("mp")
-    for axis in ("engine_args", "env"):
-        given = getattr(setting, axis) if axis in varying else {}
-        parts += [f"{name}={value}" for name, value in given.items()]
+    spread, args = name_spread(setting.engine_args)
+    parts += spread if "engine_args" in varying else []
+    for axis, given in (("engine_args", args), ("env", setting.env)):
+        parts += [f"{name}={value}" for name, value in given.items() if axis in varying]
     if setting.instruments != usual:
         parts.append(f"with {'+'.join(setting.instruments) or 'no recorder'}")
     parts += [workload.model.name] if "model" in varying else []
