@@ -11,6 +11,7 @@ from harness import refengine
 from harness.core import HarnessError, Json, Logprobs, MemoryTrace, RequestOutput, Step, decode
 
 from .base import EngineOutOfMemory, EngineRefused
+from .patches import check_held
 
 
 class Driver(Protocol):
@@ -94,6 +95,7 @@ def _reload(driver: Driver, args: Mapping[str, Any]) -> None:
 
 
 def _patch(driver: Driver, args: Mapping[str, Any]) -> None:
+    check_held(driver.started().collective_rpc, args["params"])
     driver.rpc("harness_patch", args["seed"], args["num_values"], list(args["params"]))
 
 

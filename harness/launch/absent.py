@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from harness.core import Setting
 from harness.core.engine_names import VLLM
 
-from .classify import describe_absent, describe_python
+from .classify import describe_absent, describe_unstarted
 
 PACKAGES = {**dict.fromkeys(VLLM, ("vllm",)), "accelerate": ("transformers", "accelerate")}
 """Engine -> packages that its interpreter must have; looked up there, not imported."""
@@ -20,6 +21,19 @@ _LOOK = """\
 import importlib.util, sys
 print(next((name for name in sys.argv[1:] if importlib.util.find_spec(name) is None), ""))
 """
+
+_OF_INTERPRETER = frozenset(
+    {
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EACCES,
+        errno.ENOEXEC,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+    }
+)
+"""What is wrong with a file that cannot be started, now and later; any other errno may pass."""
 
 _Place = tuple[str, str, str | None]
 
@@ -52,6 +66,18 @@ class Absences:
             self._reasons[_place(setting)] = reason
 
 
+def is_absent(error: OSError, python: str) -> bool:
+    """Whether `error` says of the interpreter itself that it can never be started.
+
+    A machine short of processes, memory or files says nothing of it, nor does another file.
+
+    Args:
+        error: of starting a child.
+        python: the interpreter that was to run it.
+    """
+    return error.errno in _OF_INTERPRETER and error.filename == python
+
+
 def _place(setting: Setting) -> _Place:
     return (setting.engine, setting.release, setting.python)
 
@@ -76,6 +102,7 @@ def _look(setting: Setting, env: Mapping[str, str]) -> str | None:
     except subprocess.TimeoutExpired:
         return None
     except OSError as error:
-        return describe_python(setting, error)
+        absent = is_absent(error, python)
+        return describe_unstarted(setting, error, is_absent=True) if absent else None
     missing = child.stdout.strip()
     return describe_absent(setting, missing) if missing in packages else None

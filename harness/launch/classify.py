@@ -74,18 +74,21 @@ def conclude_run(
     return _ended(request, status, text, tail, elapsed_s)
 
 
-def conclude_absent(folder: Path, request: LaunchRequest, error: str, elapsed_s: float) -> Run:
-    """The run of an engine or interpreter that is not there: its one line is all there is to say.
+def conclude_unstarted(
+    folder: Path, request: LaunchRequest, status: RunStatus, error: str, elapsed_s: float
+) -> Run:
+    """The run of a child that was not started: its one line is all there is to say.
 
     Args:
         folder: the run folder; its log gets the line.
         request: what the child would have been asked.
-        error: from `describe_python` or `describe_absent`.
+        status: ABSENT where the engine or interpreter is not there, CRASH otherwise.
+        error: from `describe_unstarted` or `describe_absent`.
         elapsed_s: wall seconds of the launch.
     """
     with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
         log.write(f"harness: {error}\n")
-    return _ended(request, RunStatus.ABSENT, error, log_tail(folder / LOG_FILE), elapsed_s)
+    return _ended(request, status, error, log_tail(folder / LOG_FILE), elapsed_s)
 
 
 def describe_absent(setting: Setting, package: str) -> str:
@@ -97,10 +100,22 @@ def describe_absent(setting: Setting, package: str) -> str:
     )
 
 
-def describe_python(setting: Setting, error: OSError) -> str:
-    """Why an interpreter cannot be started: what was asked, what was found, what to do."""
+def describe_unstarted(setting: Setting, error: OSError, *, is_absent: bool) -> str:
+    """Why a child was not started: what was asked, what was found, what to do.
+
+    Args:
+        setting: names engine and interpreter.
+        error: of starting it.
+        is_absent: no launch under this interpreter can be started; else only this one was not.
+    """
     python = setting.python or sys.executable
     release = f" of release {setting.release!r}" if setting.release else ""
+    if not is_absent:
+        found = str(error) if error.filename else (error.strerror or str(error)).lower()
+        return (
+            f"engine {setting.engine!r}{release}: this launch of python={python!r} was not "
+            f"started: {found}; let the machine do less meanwhile, or lower --jobs"
+        )
     if Path(python).exists():
         found = (error.strerror or str(error)).lower()
     else:

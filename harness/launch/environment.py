@@ -32,6 +32,9 @@ INHERITED = (
 )
 """Names a child may inherit; everything else of the caller's stays with the caller."""
 
+KEPT_CACHES = "HARNESS_ENGINE_CACHE"
+"""Variable that names a folder for engines' caches which are to outlive a session."""
+
 READ_AT_START = "HARNESS_"
 """Prefix of variables that nothing reads while it loads: these may differ between a warm parent and
 the child forked from it. Of vLLM's that holds only for those that a setting's own fields decide."""
@@ -67,6 +70,15 @@ def child_environment(
         else:
             env[name] = value
     return env
+
+
+def kept_caches(parent: Mapping[str, str] | None = None) -> str | None:
+    """The folder that the caller names for engines' caches; None where it names none.
+
+    Args:
+        parent: the caller's variables; None reads this process's.
+    """
+    return (os.environ if parent is None else parent).get(KEPT_CACHES) or None
 
 
 class WarmKey(NamedTuple):

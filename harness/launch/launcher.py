@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import tempfile
@@ -19,10 +18,11 @@ from harness.core import LaunchError, Run, RunKey, RunStatus, Setting
 from harness.core.engine_names import VLLM
 from harness.core.runfiles import OUTPUTS_FILE, PROBE_FILE, RUN_FILE, write_run
 
-from .absent import Absences
-from .classify import Ending, conclude_absent, conclude_run, describe_python
-from .environment import WarmKey, can_fork_warm, child_environment, warm_key
-from .plugin_folder import KEPT, locate_caches, register_plugin
+from .absent import Absences, is_absent
+from .caches import locate_caches
+from .classify import Ending, conclude_run, conclude_unstarted, describe_unstarted
+from .environment import WarmKey, can_fork_warm, child_environment, kept_caches, warm_key
+from .plugin_folder import register_plugin
 from .process import Child, ChildLostError, ColdChild, NotStartedError, end_child
 from .request import LOG_FILE, LaunchRequest, write_request
 from .warm_parent import READY_TIMEOUT_S, WarmParent
@@ -117,7 +117,9 @@ class Launcher:
             folder = self._make_folder(key)
             if reason is not None:
                 write_request(folder, request)
-                run = conclude_absent(folder, request, reason, time.monotonic() - started_at)
+                run = conclude_unstarted(
+                    folder, request, RunStatus.ABSENT, reason, time.monotonic() - started_at
+                )
             else:
                 run = self._run_or_start_again(folder, request, started_at)
             if run.status is RunStatus.ABSENT:
@@ -153,7 +155,9 @@ class Launcher:
         try:
             child = self._start(folder, request)
         except NotStartedError as error:
-            return conclude_absent(folder, request, str(error), time.monotonic() - started_at)
+            status = RunStatus.ABSENT if error.is_absent else RunStatus.CRASH
+            elapsed_s = time.monotonic() - started_at
+            return conclude_unstarted(folder, request, status, str(error), elapsed_s)
         if child is not None:
             try:
                 returncode = child.wait(self.deadline_s)
@@ -200,7 +204,9 @@ class Launcher:
                 try:
                     child = ColdChild(argv, env, folder / LOG_FILE)
                 except OSError as error:
-                    raise NotStartedError(describe_python(setting, error)) from None
+                    absent = is_absent(error, python)
+                    text = describe_unstarted(setting, error, is_absent=absent)
+                    raise NotStartedError(text, is_absent=absent) from None
             self._active[request.run_id] = child
             self._changed.notify_all()
         return child
@@ -210,7 +216,7 @@ class Launcher:
         is_own = setting.python is None and setting.engine not in VLLM
         env["PYTHONPATH"] = str(self._package_root(is_own=is_own))
         if setting.engine in VLLM:
-            env |= locate_caches(setting, self._scratch_dir / "cache", os.environ.get(KEPT))
+            env |= locate_caches(setting, self._scratch_dir / "cache", kept_caches())
         return env
 
     def _package_root(self, *, is_own: bool) -> Path:
@@ -236,19 +242,22 @@ class Launcher:
         key = warm_key(setting)
         with self._warm_lock:
             if key not in self._warm:
+                python = setting.python or sys.executable
                 bare = Setting(engine=setting.engine, python=setting.python,
                                release=setting.release, env=dict(key.env))  # fmt: skip
                 log = self._scratch_dir / f"warm-{len(self._warm)}.log"
                 try:
                     self._warm[key] = WarmParent(
-                        setting.python or sys.executable,
+                        python,
                         setting.engine,
                         self._environment(bare),
                         log,
                         timeout_s=min(self.deadline_s, READY_TIMEOUT_S),
                     )
-                except OSError:
-                    self._warm[key] = None  # the cold start will say why
+                except OSError as error:
+                    if not is_absent(error, python):  # else the cold start will say so
+                        _logger.warning("no warm parent: %s; launches start cold", error)
+                    self._warm[key] = None
                 except ChildLostError as error:
                     _logger.warning("%s; launches start cold", error)
                     self._warm[key] = None

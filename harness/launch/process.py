@@ -39,7 +39,16 @@ class ChildLostError(Exception):
 
 
 class NotStartedError(Exception):
-    """There is no such interpreter, or it is none that can be started."""
+    """A child did not come to be.
+
+    Args:
+        text: one line.
+        is_absent: there is no such interpreter, or it is none that can be started.
+    """
+
+    def __init__(self, text: str, *, is_absent: bool) -> None:
+        super().__init__(text)
+        self.is_absent = is_absent
 
 
 class ColdChild:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .config import EngineConfig, check
+from .lifecycle import tags_to_wake
 from .scheduler import SampledToken, SchedulerOutput
 
 if TYPE_CHECKING:
@@ -67,15 +68,34 @@ class UniProcExecutor:
     def collective_rpc(
         self, method: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """Call a method of every worker by name.
+        """Call a method of every worker by name; see `wake_up` for the one that is not every's.
 
         Raises:
             ConfigError: the worker has no such method.
         """
+        if method == "wake_up":
+            return self.wake_up(*args, **(kwargs or {}))
         calls = [getattr(worker, method, None) for worker in self._stages]
         name = type(self._stages[0]).__name__
         check(all(map(callable, calls)), f"method={method!r} is not a method of {name}")
         return [call(*args, **(kwargs or {})) for call in calls if call is not None]
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> list[None]:
+        """Wake in each worker what of `tags` is asleep there; None for all.
+
+        After a later worker's device had no room, the earlier ones are awake; another call wakes
+        the rest.
+
+        Raises:
+            ConfigError: a tag is unknown, or asleep in no worker.
+            OutOfDeviceMemoryError: others took the room; what did not fit stays asleep.
+        """
+        asleep = {tag for worker in self._stages for tag in worker.sleeper.asleep}
+        wanted = tags_to_wake(asleep, tags)
+        for worker in self._stages:
+            if mine := [tag for tag in wanted if tag in worker.sleeper.asleep]:
+                worker.wake_up(mine)
+        return [None] * len(self._stages)
 
     def check_ready(self) -> None:
         """Refuse to compute while a worker is asleep."""

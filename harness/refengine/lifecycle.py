@@ -7,7 +7,7 @@ be loaded again after they woke.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,6 +25,25 @@ TAGS = {"weights": ("weights", "buffer_pool", "graph_weights"), "kv_cache": ("kv
 
 class ForwardError(RuntimeError):
     """A forward pass was told to fail, and did."""
+
+
+def tags_to_wake(asleep: Collection[str], tags: Sequence[str] | None) -> list[str]:
+    """The tags that a `wake_up` is about, weights first.
+
+    Args:
+        asleep: what is.
+        tags: what was asked for; None for all that is asleep.
+
+    Raises:
+        ConfigError: a tag is unknown or awake, or nothing is asleep.
+    """
+    check(bool(asleep), "wake_up(): the engine is awake")
+    wanted = set(asleep if tags is None else tags)
+    check(bool(wanted), "wake_up(tags=[]): name at least one tag, or None for all")
+    for tag in sorted(wanted):
+        check(tag in TAGS, f"wake_up tag {tag!r} must be one of {', '.join(TAGS)}")
+        check(tag in asleep, f"wake_up tag {tag!r}: it is awake")
+    return [tag for tag in TAGS if tag in wanted]
 
 
 class Sleep:
@@ -94,13 +113,8 @@ class Sleep:
             ConfigError: a tag is unknown or awake.
             OutOfDeviceMemoryError: others took the room; what did not fit stays asleep.
         """
-        check(bool(self._away), "wake_up(): the engine is awake")
-        wanted = self.asleep if tags is None else list(tags)
-        check(bool(wanted), "wake_up(tags=[]): name at least one tag, or None for all")
+        wanted = tags_to_wake(self.asleep, tags)
         for tag in wanted:
-            check(tag in TAGS, f"wake_up tag {tag!r} must be one of {', '.join(TAGS)}")
-            check(tag in self._away, f"wake_up tag {tag!r}: it is awake")
-        for tag in sorted(set(wanted), reverse=True):
             bring_back(self.device, self._away[tag])
             del self._away[tag]
         self.level = self.level if self._away else 0
@@ -166,12 +180,16 @@ class WorkerLifecycle:
         self.sleeper.sleep(level)
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Take memory again; see `Sleep.wake_up`. The KV cache comes back empty."""
-        woken = self.sleeper.wake_up(tags)
-        if "kv_cache" in woken:
-            self.model_runner.clear_kv_cache()
-        if "weights" in woken and self.sleeper.has_weights:
-            self.model_runner.offloader.refresh()
+        """Take memory again; see `Sleep.wake_up`. The KV cache comes back empty.
+
+        What woke before something else did not fit is as good as if all had woken.
+        """
+        for tag in tags_to_wake(self.sleeper.asleep, tags):
+            self.sleeper.wake_up([tag])
+            if tag == "kv_cache":
+                self.model_runner.clear_kv_cache()
+            elif self.sleeper.has_weights:
+                self.model_runner.offloader.refresh()
 
     def fail_next_forward(self, layer: int) -> None:
         """Let the next forward that is run by the host raise in decoder layer `layer`, once.

@@ -4,13 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from harness.core import OffloadConfig, Setting, Verdict
+from harness.core import OffloadConfig, RunStatus, Setting, Verdict
 from harness.engines.reference import ReferenceEngine
+from harness.faults import FAULTS
+from harness.judge import judge_case
 from harness.pipeline import Options, Session
 from harness.plan import build_pair, expect, parameter_shapes
 from harness.settings import load_model, load_workload
 from harness.triage.killtable import try_one
 from tests.live import worker_of
+
+from .forked import run_with
 
 MODES = {
     "uva": OffloadConfig(cpu_offload_gb=1),
@@ -83,15 +87,32 @@ def test_of_the_convolutions_alone_the_weight_is_wrong(session):
     assert "(and 4 more)" in text
 
 
-@pytest.mark.parametrize("offload", [OffloadConfig(), MODES["uva"]], ids=["none", "uva"])
-def test_where_no_hook_runs_none_can_be_bypassed(session, offload):
-    setting = Setting(runner="v1", offload=offload, faults=("decode-bypasses-hook-conv",))
+@pytest.mark.parametrize(
+    ("mode", "objecting"),
+    [("none", set()), ("uva", set()), ("uva-copy", {"integrity", "tokens"})],
+)
+def test_where_no_hook_runs_none_can_be_bypassed(session, tmp_path, mode, objecting):
+    """The catalogue's own is planted only where it applies; here it is, in every mode."""
+    fault = replace(FAULTS.get("decode-bypasses-hook-conv"), name="of-the-test", modes=(mode,))
     work = load_workload("short", load_model("seeded-lfm2"))
-    clean = replace(setting, faults=())
+    setting = Setting(
+        runner="v1",
+        offload={"none": OffloadConfig(), **MODES}[mode],
+        instruments=("ordering", "integrity"),
+        faults=(fault.name,),
+    )
+    pair = build_pair(setting.baseline(), setting, work)
 
-    result = session.compare(build_pair(clean, setting, work))
+    run = run_with(tmp_path, fault, setting, work)
+    found = judge_case(pair.case, session.run(pair.baseline_key), run)
 
-    assert Verdict.FAIL not in {f.verdict for f in result.findings}
+    assert RunStatus.OK is run.status, run.error
+    assert ("of-the-test",) == run.planted_faults
+    verdicts = {f.judge: f.verdict for f in found}
+    assert verdicts.keys() >= {"effect", "integrity", "tokens"}, found
+    assert {
+        name: Verdict.FAIL if name in objecting else Verdict.PASS for name in verdicts
+    } == verdicts
 
 
 @pytest.fixture

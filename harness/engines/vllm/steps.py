@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from harness.core import Json, Step, Workload
 from harness.engines.base import EngineRefused, EngineView, InternalMovedError
+from harness.engines.patches import check_held
 
 from .modules import VllmModules
 
@@ -101,6 +102,7 @@ def _reload(door: Door, args: Mapping[str, Any]) -> None:
 
 def _patch(door: Door, args: Mapping[str, Any]) -> None:
     _ask(door, "apply_sparse_weight_patches")
+    check_held(door.rpc, args["params"])
     given = (args["seed"], args["num_values"], list(args["params"]))
     door.rpc("harness_patch", given)
     door.forget_prefixes()

@@ -2,7 +2,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from harness.core import OffloadConfig, SamplingParams, Setting
+from harness.core import HarnessError, OffloadConfig, SamplingParams, Setting, Step
 from harness.engines import EngineOutOfMemory, EngineRefused, InternalMovedError, view_of
 from harness.engines.reference import ReferenceModules
 from harness.engines.reference_args import engine_kwargs
@@ -42,6 +42,24 @@ def test_the_extension_sees_the_runner_that_walking_the_engine_leads_to(live_eng
     assert view.runner_version == runner
     assert view.offloader is walked.offloader
     assert engine.probe().runner_class == f"harness.refengine.runner.{runner}.GPUModelRunner"
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_patch_of_a_parameter_that_no_rank_has_is_an_error_and_writes_nothing(
+    live_engine, stages
+):
+    engine = live_engine(offload=UVA, engine_args={"pipeline_parallel_size": stages})
+    before = [output.token_ids for output in engine.generate(0)]
+    params = [name for name, _ in worker_of(engine).model_runner.model.named_parameters()][:1]
+
+    def patch(*names):
+        args = {"seed": 1, "num_values": 50, "params": (*params, *names)}
+        engine.do(Step(kind="apply_sparse_weight_patches", args=args))
+
+    with pytest.raises(HarnessError, match=rf"params='no\.such' .* no rank .*\(of {stages}\)"):
+        patch("no.such")
+    assert before == [output.token_ids for output in engine.generate(0)]
+    patch()
 
 
 def test_answers_carry_prompt_tokens_and_logprobs(live_engine):

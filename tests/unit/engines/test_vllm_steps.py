@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.core import Step
+from harness.core import HarnessError, Step
 from harness.engines.base import EngineRefused, InternalMovedError
 from harness.engines.vllm import steps
 from harness.engines.vllm.steps import arguments_of, refuse_behind_server, take_step
@@ -21,6 +21,8 @@ class Door:
 
     def rpc(self, method, args):
         self.asked.append((method, *args))
+        if args and args[0] == "harness.engines.patches:held_of":
+            return self.answers["held"]
         return [self.answers.get(args[1] if method == "harness_ask" and len(args) > 1 else method)]
 
     def sleep(self, level):
@@ -59,10 +61,18 @@ def test_a_method_that_is_not_there_is_refused_by_name():
 
 
 def test_a_patch_is_handed_on_whole():
-    door = Door(apply_sparse_weight_patches="patches")
+    door = Door(apply_sparse_weight_patches="patches", held=[["a"], ["b"]])
     args = {"seed": 1, "num_values": 2, "params": ("a", "b")}
     take_step(door, Step(kind="apply_sparse_weight_patches", args=args))
     assert ("harness_patch", 1, 2, ["a", "b"]) in door.asked
+
+
+def test_a_patch_of_a_parameter_that_no_rank_has_is_refused_and_nothing_is_patched():
+    door = Door(apply_sparse_weight_patches="patches", held=[["a"], []])
+    args = {"seed": 1, "num_values": 2, "params": ("a", "b")}
+    with pytest.raises(HarnessError, match=r"params='b' is a parameter of no rank .*\(of 2\)"):
+        take_step(door, Step(kind="apply_sparse_weight_patches", args=args))
+    assert "harness_patch" not in {method for method, *_ in door.asked}
 
 
 def test_weights_stay_away_after_level_2_only_where_they_really_went():

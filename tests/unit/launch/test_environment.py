@@ -6,6 +6,7 @@ from harness.launch.environment import (
     WarmKey,
     can_fork_warm,
     child_environment,
+    kept_caches,
     warm_key,
 )
 
@@ -35,6 +36,16 @@ def test_nothing_but_the_allow_list_leaks_from_the_caller():
 
     assert {"PATH", *OWN} == set(env)
     assert env["PATH"] == "/bin"
+
+
+def test_the_callers_folder_for_caches_is_read_here_and_not_inherited(monkeypatch):
+    named = {"HARNESS_ENGINE_CACHE": "/kept"}
+    monkeypatch.setenv("HARNESS_ENGINE_CACHE", "/of/this/process")
+
+    assert "/kept" == kept_caches(named)
+    assert [None, None] == [kept_caches({}), kept_caches({"HARNESS_ENGINE_CACHE": ""})]
+    assert "/of/this/process" == kept_caches()
+    assert "HARNESS_ENGINE_CACHE" not in child_environment(Setting(), named)
 
 
 def test_every_name_of_the_allow_list_is_inherited():

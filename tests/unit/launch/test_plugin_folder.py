@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from harness.core import Setting
-from harness.launch.plugin_folder import CACHES, locate_caches, register_plugin
+from harness.launch.plugin_folder import register_plugin
 
 SHOW = """
 import json
@@ -47,23 +46,3 @@ def test_a_folder_registers_once(tmp_path):
 
     with pytest.raises(FileExistsError):
         register_plugin(tmp_path)
-
-
-def test_caches_are_of_one_interpreter_and_release_in_the_session_or_in_a_kept_folder(tmp_path):
-    old = Setting(engine="vllm", python="/some/python", release="0.28.0")
-    new = Setting(engine="vllm", python="/some/python", release="0.32.0")
-    other = Setting(engine="vllm", python="/other/python", release="0.32.0")
-
-    places = [locate_caches(s, tmp_path / "scratch", None) for s in (old, new, other)]
-
-    assert [set(CACHES)] * 3 == [set(place) for place in places]
-    assert 3 * len(CACHES) == len({folder for place in places for folder in place.values()})
-    kept = locate_caches(old, tmp_path / "scratch", str(tmp_path / "kept"))
-    assert all(folder.startswith(f"{tmp_path}/kept/") for folder in kept.values())
-    assert kept == locate_caches(old, tmp_path / "another", str(tmp_path / "kept"))
-
-
-def test_a_cache_that_the_setting_names_is_left_to_it(tmp_path):
-    own = Setting(engine="vllm", env={"VLLM_CACHE_ROOT": "/mine"})
-
-    assert set(CACHES) - {"VLLM_CACHE_ROOT"} == set(locate_caches(own, tmp_path, None))

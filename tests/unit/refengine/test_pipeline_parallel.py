@@ -20,6 +20,7 @@ from harness.refengine.offloader import NoopOffloader, get_offloader
 from harness.refengine.stage import Stage
 
 LAYERS = 5
+ROOM = 10_000_000
 PARAMS = SamplingParams(max_tokens=5, ignore_eos=True, logprobs=2)
 PROMPTS = [[5, 9, 17, 3], [7] * 11, [100, 4]]
 OFFLOADS = {
@@ -92,6 +93,10 @@ def record_of(worker):
     masters = worker.model_runner.offloader.masters()
     named = worker.model_runner.model.named_parameters()
     return {name: masters.get(param, param.data).clone() for name, param in named}
+
+
+def in_use(worker):
+    return worker.memory_stats()["device"]["current"]
 
 
 def left(llm):
@@ -320,6 +325,62 @@ def test_every_rank_lives_through_the_lifecycle(make, weights, runner, mode):
     assert answers(llm) == before
     llm.shutdown()
     assert left(llm) == [0, 0, 0]
+
+
+@RUNNERS
+@pytest.mark.parametrize("tags", [None, ["weights", "kv_cache"]])
+def test_what_did_not_fit_in_a_later_rank_stays_asleep_and_wakes_later(make, runner, tags):
+    llm = make(runner, "prefetch", device_memory_bytes=ROOM)
+    before, used = answers(llm), [in_use(worker) for worker in workers_of(llm)]
+    first, last = workers_of(llm)
+    llm.sleep(1)
+    taken = last.device.empty((ROOM - in_use(last),), torch.uint8)
+
+    for _ in range(2):
+        with pytest.raises(OutOfDeviceMemoryError):
+            llm.wake_up(tags)
+        assert [first.sleeper.asleep, last.sleeper.asleep] == [[], ["kv_cache", "weights"]]
+    with pytest.raises(ConfigError, match="asleep"):
+        answers(llm)
+    del taken
+    llm.wake_up(tags)
+
+    assert [in_use(worker) for worker in workers_of(llm)] == used
+    assert [answers(llm) for _ in range(2)] == [before] * 2
+    with pytest.raises(ConfigError, match="the engine is awake"):
+        llm.wake_up(tags)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@RUNNERS
+def test_weights_that_woke_before_the_cache_did_not_fit_are_whole(make, runner, stages):
+    llm = make(runner, "prefetch", stages, device_memory_bytes=ROOM)
+    before, last = answers(llm), workers_of(llm)[-1]
+    free = ROOM - in_use(last)
+    llm.sleep(1)
+    taken = last.device.empty((free + 1,), torch.uint8)
+
+    with pytest.raises(OutOfDeviceMemoryError):
+        llm.wake_up()
+    assert last.sleeper.asleep == ["kv_cache"]
+    del taken
+    llm.wake_up()
+
+    assert [answers(llm) for _ in range(2)] == [before] * 2
+
+
+def test_a_tag_is_refused_only_where_it_is_asleep_in_no_rank(make):
+    llm = make("v1", "uva")
+    first, last = workers_of(llm)
+    llm.sleep(1)
+    first.wake_up(["weights"])
+
+    with pytest.raises(ConfigError, match="tag 'cache' must be one of"):
+        llm.wake_up(["weights", "cache"])
+    llm.wake_up(["weights"])
+    assert [first.sleeper.asleep, last.sleeper.asleep] == [["kv_cache"]] * 2
+    with pytest.raises(ConfigError, match="'weights': it is awake"):
+        llm.wake_up(["weights"])
 
 
 def test_nothing_is_computed_while_one_rank_is_asleep(make):
