@@ -14,6 +14,7 @@ from harness.core import Case, CaseResult, Outcome, Plan, Setting, UsageError, V
 from harness.core.codec import Json, encode
 from harness.interpreters import open_matrix
 from harness.pipeline import Options, Session
+from harness.triage.faultcases import describe_doubt
 
 from .console import (
     INTERRUPTED,
@@ -70,6 +71,8 @@ def run(
     cells = list(target_cases(plan))
     if not cells and not plan.unsupported:
         raise UsageError(nothing_left(select, cell or (), shard))
+    for line in describe_doubt(fault or (), plan):
+        typer.echo(f"note: {line}", err=True)
     names_engine = bool(engine or python)
     for path in (report, junit):
         check_writable(path)

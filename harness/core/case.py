@@ -66,10 +66,6 @@ WAIVABLE = ("FAIL", "VACUOUS", "ERROR")
 """Verdicts that a cell may be waived for."""
 
 
-JUDGE_NAMES = ("effect", "placement", "memory", "ordering", "integrity", "tokens")
-"""Who may object to a case."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waive:
     """Why a cell may be red, until when: its one known verdict does not fail a session."""

@@ -183,7 +183,8 @@ def _one_line(text: str) -> str:
 def _short_evidence(result: CaseResult) -> str:
     if result.verdict is not Verdict.PASS:
         return _one_line(lead_sentence(result))
-    expected = result.case.expected.offloaded_bytes
+    ranks = (result.case.expected, *result.case.expected_ranks)
+    expected = sum(each.offloaded_bytes for each in ranks)
     parts = [f"{format_bytes(expected)} offloaded"] if expected else []
     tokens = next((f for f in result.findings if f.judge == "tokens"), None)
     if isinstance(tokens, Finding) and tokens.verdict is Verdict.PASS:

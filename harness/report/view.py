@@ -111,7 +111,7 @@ def build_view(
         sentence=outcome.sentence,
         tone=_tone(outcome, results),
         exit_code=outcome.exit_code,
-        exit_meaning=_exit_meaning(outcome.exit_code) if kill_table is None else "",
+        exit_meaning=_exit_meaning(outcome.exit_code, results) if kill_table is None else "",
         facts=(
             *((("note", note),) if (note := describe_downgrade(outcome)) else ()),
             *_facts(results, runs, manifest, releases),
@@ -166,9 +166,15 @@ def _tone(outcome: Outcome, results: Sequence[CaseResult]) -> str:
     return by_code.get(ExitCode(outcome.exit_code), "PASS" if outcome.passed else "ERROR")
 
 
-def _exit_meaning(code: int) -> str:
+def _exit_meaning(code: int, results: Sequence[CaseResult]) -> str:
+    counting = [result for result in results if result.counts]
+    proven = "all cells pass and are proven"
+    if any(result.is_waived for result in counting):
+        proven = "each cell passes and is proven, or is red as its waive says"
+        if all(result.is_waived for result in counting):
+            proven = "every cell is red as its waive says: nothing is proven"
     return {
-        0: "all cells pass and are proven",
+        0: proven,
         1: "at least one cell was disproved",
         2: "the request itself was wrong",
         3: "a run broke, a control misbehaved, or the session is not whole",

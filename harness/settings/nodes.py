@@ -36,6 +36,9 @@ class Item:
             return yaml.SafeLoader("").construct_object(self.node, deep=True)
         except yaml.MarkedYAMLError as error:
             raise _located(self.file, error) from None
+        except ValueError as error:  # written as a date that no calendar has
+            given = getattr(self.node, "value", "")
+            raise self.error(f"{given!r} is no value: {error}; quote it if it is text") from None
 
     def json(self) -> Json:
         """Read data that JSON can hold: no dates, no infinities, text keys only."""

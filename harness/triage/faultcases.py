@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 
-from harness.core import PlannedCase, Runner, Setting, Workload
+from harness.core import Plan, PlannedCase, Runner, Setting, Workload
 from harness.core.setting import DEFAULT_INSTRUMENTS
-from harness.faults import Fault, Mode
+from harness.faults import FAULTS, Fault, Mode
 from harness.plan import build_pair
 from harness.settings import load_model, load_workload
 
@@ -94,3 +94,20 @@ def limit_judges(planned: PlannedCase, judges: Sequence[str]) -> PlannedCase:
     if not judges:
         return planned
     return replace(planned, case=replace(planned.case, judges=tuple(judges)))
+
+
+def describe_doubt(faults: Sequence[str], plan: Plan) -> list[str]:
+    """A line for each fault that is known to show on another model or workload only."""
+    usual = {field.name: field.default for field in fields(Fault)}
+    lines = []
+    for fault in map(FAULTS.get, faults):
+        works = [planned.case.workload for planned in plan.cases]
+        places = [("model", {work.model.name for work in works})]
+        places.append(("workload", {work.name for work in works}))
+        lines += [
+            f"fault {fault.name!r} is known to show with {what} {getattr(fault, what)} only: "
+            "elsewhere it may never act, and a PASS then says nothing of the judges"
+            for what, found in places
+            if getattr(fault, what) not in (usual[what], *found)
+        ]
+    return lines

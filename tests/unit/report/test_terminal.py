@@ -80,3 +80,14 @@ def test_explain_shows_the_log_of_a_crash(mixed):
 def test_square_brackets_in_a_record_are_text_not_markup(mixed):
     result = replace(find(mixed, "PASS"), command="[bold]x[/bold] [/]")
     assert "[bold]x[/bold] [/]" in shown(explain(result, mixed.runs))
+
+
+def test_what_is_offloaded_is_told_of_all_ranks_together(mixed):
+    result = find(mixed, "PASS")
+    case = replace(result.case, expected_ranks=(result.case.expected,) * 3)
+    alone, spread = (shown(case_line(r)) for r in (result, replace(result, case=case)))
+
+    def mebibytes(text):
+        return float(text.partition(" MiB offloaded")[0].split()[-1])
+
+    assert 4 * mebibytes(alone) == pytest.approx(mebibytes(spread), rel=0.05)

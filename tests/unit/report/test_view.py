@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.core import Finding, RunStatus, Setting, Verdict
+from harness.core import Finding, RunStatus, Setting, Verdict, Waive
 from harness.report import build_view
 from harness.report.cell import lead_sentence, view_cell
 from harness.report.effect import show_value, view_effect
@@ -13,6 +13,7 @@ from harness.report.labels import offload_label
 from harness.report.memory import view_memory
 from harness.report.paired import view_paired
 from harness.report.placement import view_placement
+from harness.report.view import _exit_meaning
 from harness.report.words import capitalised, format_bytes, listing, ranges
 
 from .sample_runs import MODEL, WORKLOAD, make_probe, make_run, prefetch, sides, uva
@@ -247,3 +248,14 @@ def test_small_words():
     assert capitalised("offload never took effect") == "Offload never took effect"
     assert capitalised("cpu_offload_gb=1 was asked for") == "cpu_offload_gb=1 was asked for"
     assert show_value(["a", {"b": True}]) == "a, b: yes"
+
+
+def test_a_session_of_waived_cells_is_not_called_proven(mixed):
+    waive = Waive(cell="uva", verdict="FAIL", reason="known", expires="2099-01-01")
+    red = next(r for r in mixed.results if r.verdict is Verdict.FAIL and r.counts)
+    waived = replace(red, case=replace(red.case, waive=waive))
+    green = next(r for r in mixed.results if r.verdict is Verdict.PASS and r.counts)
+
+    assert "are proven" in _exit_meaning(0, [green])
+    assert "red as its waive says" in _exit_meaning(0, [green, waived])
+    assert "nothing is proven" in _exit_meaning(0, [waived])

@@ -46,6 +46,10 @@ def test_a_waive_may_name_the_judges_that_may_object(load):
         ("  - {cell: v1, reason: x, expires: 2027-06-30}\n", "a waive needs verdict"),
         ("  - {cell: v1, verdict: PASS, reason: x, expires: 2027-06-30}\n", "expected one of FAIL"),
         ("  - {cell: v1, verdict: FAIL, reason: x, expires: soon}\n", "expected a date"),
+        (
+            "  - {cell: v1, verdict: FAIL, reason: x, expires: 2027-13-01}\n",
+            "'2027-13-01' is no value: month must be in 1..12; quote it if it is text",
+        ),
         ("  - {cell: v1 and, verdict: FAIL, reason: x, expires: 2027-06-30}\n", "m.yaml:7:12"),
         (
             "  - {cell: v1, verdict: FAIL, judges: [tokn], reason: x, expires: 2027-06-30}\n",

@@ -1,12 +1,13 @@
 """What counts as caught, as left in peace and as refused; each can be wrong."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from harness.core import Finding, Verdict
 from harness.faults import FAULTS, Fault
-from harness.triage.faultcases import plan_trials
+from harness.triage.faultcases import describe_doubt, plan_trials
 from harness.triage.faulty_tests import FAULTY_TESTS
 from harness.triage.rows import build_line, build_test_line, plain_test_passes
 from tests.builders import baseline_run, build_case, build_output, build_result, target_run
@@ -131,3 +132,20 @@ def test_a_plain_paired_test_sees_five_tokens_of_the_first_prompt():
     assert passes((0, 1, 2, 3, 4, 9, 9, 9), (9, 9))
     assert not passes((0, 1, 2, 3, 9), range(8))
     assert plain_test_passes(None, target_run(case)) is None
+
+
+def test_a_fault_on_a_model_or_workload_where_it_is_not_known_to_show_is_doubted():
+    def doubts(name, model="tiny-llama", workload="default"):
+        case = build_case()
+        work = replace(case.workload, name=workload, model=replace(case.workload.model, name=model))
+        planned = SimpleNamespace(case=replace(case, workload=work))
+        return describe_doubt([name], SimpleNamespace(cases=(planned,)))
+
+    (line,) = doubts("tower-never-offloaded")
+    assert "shows" not in line
+    assert "known to show with model seeded-llama-tower only" in line
+    assert [] == doubts("tower-never-offloaded", model="seeded-llama-tower")
+    (line,) = doubts("reload-misses-master", workload="patch")
+    assert "workload reload-changed only" in line
+    assert [] == doubts("reload-misses-master", workload="reload-changed")
+    assert [] == doubts("offloader-not-installed", model="any", workload="any")
