@@ -13,11 +13,3 @@ def test_fault_is_killed(try_fault, name):
 
     assert line.rows
     assert "" == line.why
-
-
-@pytest.mark.parametrize("name", [fault.name for fault in MUTANTS if fault.needs])
-def test_fault_that_cannot_run_is_not_called_killed(try_fault, name):
-    line = try_fault(name)
-
-    assert not line.is_right
-    assert () == line.rows

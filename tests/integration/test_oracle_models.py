@@ -43,6 +43,9 @@ MODES = {
     # 8 or 16 modules over 3 slots, which 3 does not divide
     "prefetch-g1n1s3": ("PrefetchOffloader", RING | {"offload_prefetch_step": 3}, {}),
 }
+HARD = ("seeded-llama-int8", "seeded-lfm2", "seeded-llama-tower")
+FEWER = ("uva-unpinned", "prefetch-g1n1s1")
+"""Modes that models of other layers are not tried in here: only where bytes are differs."""
 RUNNERS = {"v1": "0", "v2": "1"}
 
 
@@ -240,7 +243,7 @@ def check_rounding(model, answers, differences, record_property, label):
 def test_greedy_tokens_equal_transformers(name, dtype, engine_env, record_property):
     workload = oracle_workload(name, dtype)
     tokens, held = {}, {}
-    for mode in MODES:
+    for mode in [m for m in MODES if name not in HARD or m not in FEWER]:
         for runner in RUNNERS:
             answers, held[mode] = engine_answers(workload, runner, mode, engine_env)
             tokens[runner, mode] = [answer.token_ids for answer in answers]
