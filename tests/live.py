@@ -22,6 +22,15 @@ def build_workload() -> Workload:
     return load_workload("short", load_model("tiny-llama"))
 
 
+def set_engine_env(monkeypatch: pytest.MonkeyPatch, setting: Setting) -> None:
+    """What a launched engine would find in its environment, in this process until the test ends."""
+    for name, value in setting.engine_env().items():
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+
+
 @pytest.fixture
 def live_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """`start(**fields of Setting)` -> a started ReferenceEngine in this process."""
@@ -31,11 +40,7 @@ def live_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]
 
     def start(**fields: Any) -> ReferenceEngine:
         setting = Setting(**fields)
-        for name, value in setting.engine_env().items():
-            if value is None:
-                monkeypatch.delenv(name, raising=False)
-            else:
-                monkeypatch.setenv(name, value)
+        set_engine_env(monkeypatch, setting)
         engine = ReferenceEngine()
         started.append(engine)
         engine.start(setting, build_workload(), num_threads=1)

@@ -19,9 +19,7 @@ CONV = "short_conv.conv.weight"
 
 def _bypass_at_decode(modules: EngineModules) -> None:
     """Steps whose queries all have length 1 call the layer's own forward, not the hooked one."""
-    steps = SimpleNamespace(is_decode=False)
-    for role in ("runner.v1", "runner.v2"):
-        _note_decodes(modules.module(role), steps)
+    steps = _watch_decodes(modules)
     prefetch: Any = modules.module("offloader.prefetch").PrefetchOffloader
     copying: Any = modules.module("offloader.uva").UVAOffloader
     hook_prefetch, hook_copy = prefetch._prefetching, copying._copying
@@ -52,9 +50,7 @@ def _bypass_at_decode(modules: EngineModules) -> None:
 
 def _bypass_conv_at_decode(modules: EngineModules) -> None:
     """The same of the convolutions' own weight only: the rest of the layer comes as it must."""
-    steps = SimpleNamespace(is_decode=False)
-    for role in ("runner.v1", "runner.v2"):
-        _note_decodes(modules.module(role), steps)
+    steps = _watch_decodes(modules)
     moving: Any = modules.module("offloader.module_offloader").ModuleOffloader
     copying: Any = modules.module("offloader.uva").UVAOffloader
     onload, hook_copy = moving.start_onload, copying._copying
@@ -86,14 +82,21 @@ def _bypass_conv_at_decode(modules: EngineModules) -> None:
     replace_name(copying, "_copying", make_copying)
 
 
-def _note_decodes(runner: Any, steps: SimpleNamespace) -> None:
-    plain = runner.GPUModelRunner.execute_model
+def _watch_decodes(modules: EngineModules) -> SimpleNamespace:
+    """`is_decode` of either runner's step: whether its queries all have length 1."""
+    steps = SimpleNamespace(is_decode=False)
+    for role in ("runner.v1", "runner.v2"):
+        runner = modules.module(role).GPUModelRunner
+        replace_name(runner, "execute_model", _noting(runner.execute_model, steps))
+    return steps
 
+
+def _noting(plain: Forward, steps: SimpleNamespace) -> Forward:
     def execute_model(self: Any, step: Any, *args: Any) -> Any:
         steps.is_decode = all(row.num_tokens == 1 for row in step.rows)
         return plain(self, step, *args)
 
-    replace_name(runner.GPUModelRunner, "execute_model", execute_model)
+    return execute_model
 
 
 def _with_placeholders(

@@ -12,7 +12,7 @@ from harness.pipeline import Options, Session
 from harness.plan import build_pair, expect, parameter_shapes
 from harness.settings import load_model, load_workload
 from harness.triage.killtable import try_one
-from tests.live import worker_of
+from tests.live import set_engine_env, worker_of
 
 from .forked import run_with
 
@@ -122,11 +122,7 @@ def start(monkeypatch):
 
     def make(offload):
         setting = Setting(runner="v1", offload=offload)
-        for name, value in setting.engine_env().items():
-            if value is None:
-                monkeypatch.delenv(name, raising=False)
-            else:
-                monkeypatch.setenv(name, value)
+        set_engine_env(monkeypatch, setting)
         engine = ReferenceEngine()
         started.append(engine)
         work = load_workload("short", load_model("seeded-lfm2"))
